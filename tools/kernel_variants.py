@@ -1,8 +1,8 @@
 """What the planner may compile: which module drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
-in every precision, with its values kept and not, or for its features; all of these with a guard, too, where a kernel
-knows it; of the lab's kernels those of each parameter.
+in every precision, with its values kept and not, for its features, or with limits in place of ReLUs, as quantised files
+have them; all of these with a guard, too, where a kernel knows it; of the lab's kernels those of each parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.compiler.lowering.guard import GUARDED
@@ -116,7 +116,7 @@ def included(source: Path) -> set[str]:
 def planned_kernels() -> frozenset[Kernel]:
     """The kernels of VGG16 on an H200: all precisions and BATCHES, with the shipped table of tiles and without it.
 
-    And those of its features, where a map is stored beside what the pool makes of it.
+    And those of its features, where a map is stored beside what the pool makes of it, and of a quantised file of it.
     """
     measured = table(CARD, Path(), TABLES)
     kernels: set[Kernel] = set()
@@ -128,6 +128,9 @@ def planned_kernels() -> frozenset[Kernel]:
             kernels |= plan.kernels
         for precision in KEEPING:
             plan = make_plan(features(), facts, [(batch, 3, 224, 224) for batch in (1, 16)], PlanOptions(precision))
+            kernels |= plan.kernels
+        for precision in ("fp32", *KEEPING):
+            plan = make_plan(quantised(), facts, [(batch, 3, 224, 224) for batch in (1, 32)], _wish(precision))
             kernels |= plan.kernels
     return frozenset(kernels)
 
@@ -151,6 +154,17 @@ def features() -> Graph:
             ops.append(op)
     outputs = tuple(op.x for op in ops if isinstance(op, Pool))
     return Graph(GraphInput("x", (None, 3, 224, 224)), tuple(ops), outputs)
+
+
+@cache
+def quantised() -> Graph:
+    """Clips where a file that quantises VGG16 has QuantizeLinear; scores are clipped, too."""
+    ops: list[Op] = [Clip("x", "clipped x", ("clipped x",), low=-2.0, high=2.0)]
+    for op in vgg16().ops:
+        y = f"{op.y} before its clip"
+        x = ops[-1].y
+        ops += [replace(op, x=x, y=y, names=(y,)), Clip(y, op.y, (op.y,), low=0.0, high=6.0)]
+    return replace(vgg16(), ops=tuple(ops))
 
 
 def _convolutions() -> Iterator[Op]:

@@ -1,4 +1,4 @@
-// conv_direct_f32: out[n,oh,ow,oc] = [pool2x2]([relu](bias[oc] + sum over kh, kw, c of
+// conv_direct_f32: out[n,oh,ow,oc] = [pool2x2]([activation](bias[oc] + sum over kh, kw, c of
 //                  inp[n, oh*SH-PT+kh, ow*SW-PL+kw, c] * weight[kh,kw,c,oc]))
 // Layouts:  those of conv_igemm: inp (N,H,W,C), weight (KH*KW*C and more, OC), bias (OC), out (N,OH,OW,OC), all float;
 //           C and OC padded to multiples of 4.
@@ -96,13 +96,13 @@ __device__ __forceinline__ void sum_group(float (&sum)[PX][COLUMNS], const ConvS
 
 template <int COLUMNS>
 __device__ __forceinline__ void store_rows(float* out, float (&sum)[PX][COLUMNS], const ConvShape& s, const float* bias,
-                                           int row0, int oc0, int out_channels, int apply_relu) {
+                                           int row0, int oc0, int out_channels, Activation activation) {
   constexpr int WINDOW = POOL ? 4 : 1;
   UNROLL
   for (int i = 0; i < PX; i++) {
     LANES
     for (int j = 0; j < COLUMNS; j++)
-      sum[i][j] = finish_conv(sum[i][j], bias[oc0 + j], oc0 + j < out_channels, apply_relu);
+      sum[i][j] = finish_conv(sum[i][j], bias[oc0 + j], oc0 + j < out_channels, activation);
   }
   UNROLL
   for (int i = 0; i < PX; i += WINDOW) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_rows(float* out, float (&sum)[PX][COLUMNS]
 template <int COLUMNS>
 __device__ __forceinline__ void compute(float* out, const float* inp, const float* weight, const float* bias,
                                         const ConvShape& s, int row0, int oc0, int out_channels, int group,
-                                        int apply_relu) {
+                                        Activation activation) {
   const int products = s.KH * s.KW * s.C;
   const Windows windows(s, inp, row0);
   float total[PX][COLUMNS], sum[PX][COLUMNS];
@@ -129,14 +129,14 @@ __device__ __forceinline__ void compute(float* out, const float* inp, const floa
       for (int j = 0; j < COLUMNS; j++) total[i][j] += sum[i][j];
     }
   }
-  store_rows(out, total, s, bias, row0, oc0, out_channels, apply_relu);
+  store_rows(out, total, s, bias, row0, oc0, out_channels, activation);
 }
 
 extern "C" __global__ void WIDE_VECTORS
 conv_direct_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,
                 const float* __restrict__ bias, int rows, int H, int W, int C, int OH, int OW, int OC, int KH, int KW,
                 int SH, int SW, int PT, int PL, int out_channels, int group,
-                int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
+                ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER GUARD_PARAMETERS) {
   const ConvShape s{rows, H, W, C, OH, OW, OC, KH, KW, SH, SW, PT, PL};
   const int block_row = blockIdx.x * blockDim.x * THREAD_ROWS, oc0 = blockIdx.y * WIDE;
   RETURN_UNLESS_NEEDED_BY(block_row / (OH * OW), (block_row + (int)blockDim.x * THREAD_ROWS - 1) / (OH * OW));
@@ -146,10 +146,10 @@ conv_direct_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
   ROLLED
   for (int row0 = first; row0 < last; row0 += PX) {
     if (oc0 + WIDE <= OC) {
-      compute<WIDE>(out, inp, weight, bias, s, row0, oc0, out_channels, group, apply_relu);
+      compute<WIDE>(out, inp, weight, bias, s, row0, oc0, out_channels, group, ACTIVATION(activation));
     } else {
       for (int oc = oc0; oc < OC; oc += 4)
-        compute<4>(out, inp, weight, bias, s, row0, oc, out_channels, group, apply_relu);
+        compute<4>(out, inp, weight, bias, s, row0, oc, out_channels, group, ACTIVATION(activation));
     }
   }
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)

@@ -1,4 +1,5 @@
-// conv_few: out[n,h,w,oc] = [relu](sum over kh, kw, c of inp[n, h-1+kh, w-1+kw, c] * weight[oc,kh,kw,c] + bias[oc])
+// conv_few: out[n,h,w,oc] = [activation](sum over kh, kw, c of inp[n, h-1+kh, w-1+kw, c] * weight[oc,kh,kw,c] +
+//           bias[oc])
 // Layouts:  inp (N,H,W,CP), weight (OUTPUTS,9,CP), both of ELEMENT, CP = 64*CHUNKS; bias 4 floats; out (N,H,W,4) float.
 // Mapping:  a block has TILE_H x TILE_W outputs. Each pixel that their windows reach is multiplied once, by all taps of
 //           all outputs: rows of a product are 16 such pixels, columns (output, tap), k the channels. A warp takes each
@@ -121,7 +122,7 @@ __device__ __forceinline__ void store_products(float* products, const float (&su
 }
 
 // Output number `index` of the tile: the product of each tap lies with the pixel that the tap meets.
-__device__ __forceinline__ float4 add_taps(const float* products, const float4 bias, int index, int apply_relu) {
+__device__ __forceinline__ float4 add_taps(const float* products, const float4 bias, int index, Activation activation) {
   const float* const corner = products + index / TILE_W * REACH + index % TILE_W;
   float v[STORED] = {}, offset[STORED];
   unpack4(offset, bias);
@@ -132,14 +133,14 @@ __device__ __forceinline__ float4 add_taps(const float* products, const float4 b
       const float product = corner[(oc * TAPS + tap) * PLANE + tap / SIDE * REACH + tap % SIDE];
       v[oc] = tap == 0 ? product : v[oc] + product;
     }
-    v[oc] = finish(v[oc], 1.f, offset[oc], true, apply_relu);
+    v[oc] = finish(v[oc], 1.f, offset[oc], true, activation);
   }
   return pack4(v);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_few(float* __restrict__ out, const unsigned short* __restrict__ inp, const unsigned short* __restrict__ weight,
-         const float* __restrict__ bias, int H, int W, int tiles_across, int apply_relu) {
+         const float* __restrict__ bias, int H, int W, int tiles_across, ACTIVATION_PARAMETER(activation)) {
   __shared__ float products[COLUMNS * PLANE];
   const int top = blockIdx.x / tiles_across * TILE_H, left = blockIdx.x % tiles_across * TILE_W;
   const long long first_pixel = (long long)blockIdx.y * H * W;
@@ -169,6 +170,7 @@ conv_few(float* __restrict__ out, const unsigned short* __restrict__ inp, const 
   for (int index = threadIdx.x; index < TILE_H * TILE_W; index += THREADS) {
     const int h = top + index / TILE_W, w = left + index % TILE_W;
     if (h < H && w < W)
-      store4(out + (first_pixel + (long long)h * W + w) * STORED, add_taps(products, offset, index, apply_relu));
+      store4(out + (first_pixel + (long long)h * W + w) * STORED,
+             add_taps(products, offset, index, ACTIVATION(activation)));
   }
 }

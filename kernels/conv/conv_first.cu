@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     const float* __restrict__ weight_scale, const float* __restrict__ bias, const float* __restrict__ dequant,
     const float* __restrict__ out_scale, const float* __restrict__ in_scale, const float* __restrict__ mean_scale,
     const float* __restrict__ mean_shift, unsigned* __restrict__ maxima, int maxima_stride, int* __restrict__ status,
-    int images, int H, int W, int OCP, int rows, int apply_relu TIMELINE_PARAMETER) {
+    int images, int H, int W, int OCP, int rows, ACTIVATION_PARAMETER(activation) INPUT_PARAMETERS TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, unaligned);
   unsigned char* const shared = unaligned + (-shared_address(unaligned) & 1023);
@@ -153,9 +153,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
 
   if (tid == 0) prefetch_map(&out);
   load_weights(shared + WEIGHTS_AT, weight, weight_scale, channel);
-  const Finish<ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, apply_relu);
+  const Finish<ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, ACTIVATION(activation));
   Input input{static_cast<const char*>(source) + static_cast<size_t>(n) * C * H * W * Pixels::Source::BYTES, H, W,
-              x0 - 1, Pixels(in_scale, mean_scale, mean_shift)};
+              x0 - 1, Pixels(in_scale, mean_scale, mean_shift, INPUT_LIMITS)};
   if (tid < PARTS * RING)  // the end of the last entry is never written, and its zero weight does not undo a NaN
     *reinterpret_cast<uint2*>(ring + (tid + 1) * ROW_BYTES - 8) = make_uint2(0, 0);
 

@@ -225,7 +225,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     const float* __restrict__ in_scale, const float* __restrict__ mean_scale, const float* __restrict__ mean_shift,
     const float* __restrict__ bias2, const float* __restrict__ dequant2, const float* __restrict__ scale2,
     unsigned* maxima, int maxima_stride, int* status, int* error, int step, int H, int W, int tiles_x, int tiles_y,
-    int tiles, int apply_relu, int apply_relu2 TIMELINE_PARAMETER) {
+    int tiles, ACTIVATION_PARAMETER(activation),
+    ACTIVATION_PARAMETER(activation2) INPUT_PARAMETERS TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, unaligned);
   __shared__ uint64_t barrier;
@@ -247,8 +248,9 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
   // Entries behind the last pixel are never written, and a zero weight does not undo a NaN.
   for (int i = group.thread(); i < 2 * ENTRY_PLANE / 16; i += THREADS)
     reinterpret_cast<uint4*>(group.memory + ENTRIES_AT)[i] = make_uint4(0, 0, 0, 0);
-  const Finish<ELEMENT> finish(bias, dequant, scale, apply_relu), finish2(bias2, dequant2, scale2, apply_relu2);
-  Pixels pixels(in_scale, mean_scale, mean_shift);
+  const Finish<ELEMENT> finish(bias, dequant, scale, ACTIVATION(activation)),
+      finish2(bias2, dequant2, scale2, ACTIVATION(activation2));
+  Pixels pixels(in_scale, mean_scale, mean_shift, INPUT_LIMITS);
   shared_writes_to_async();
   __syncthreads();  // the weights of the first convolution and the barrier are there
   wait_for_previous_kernel();

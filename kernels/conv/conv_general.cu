@@ -1,4 +1,4 @@
-// conv_general_f32: out[n,oc,oh,ow] = [relu](bias[oc] + sum over c, kh, kw of
+// conv_general_f32: out[n,oc,oh,ow] = [activation](bias[oc] + sum over c, kh, kw of
 //                   inp[n, g*CG+c, oh*SH-PT+kh*DH, ow*SW-PL+kw*DW] * weight[oc,c,kh,kw]), g the group of oc
 // Layouts:  float. inp and weight: a stride for each dimension. out: (N,OC,OH,OW), or with channels_last (N,OH,OW,OCP).
 //           bias (OC). Rows of `shape`, each for (n, c, h, w): 0 extents of out, OCP for c if padded, 1 extents of inp
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_general_f32(float* __rest
                                                                    const float* __restrict__ bias, const Walk shape,
                                                                    int count, int OC, int group_outputs,
                                                                    int channels_last, int has_bias,
-                                                                   int apply_relu GUARD_PARAMETERS) {
+                                                                   ACTIVATION_PARAMETER(activation) GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   const auto& s = shape.row;
   const unsigned position = blockIdx.x * blockDim.x + threadIdx.x;
@@ -73,5 +73,5 @@ extern "C" __global__ void __launch_bounds__(256) conv_general_f32(float* __rest
     filter += s[WEIGHT_STRIDE][C];
   }
   const float v = total + sum + (has_bias ? bias[oc] : 0.f);
-  out[position] = apply_relu ? relu(v) : v;
+  out[position] = ACTIVATION(activation)(v);
 }

@@ -1,4 +1,4 @@
-// conv_igemm_f32: out[n,oh,ow,oc] = [pool2x2]([relu](bias[oc] + sum over kh, kw, c of
+// conv_igemm_f32: out[n,oh,ow,oc] = [pool2x2]([activation](bias[oc] + sum over kh, kw, c of
 //                 inp[n, oh*SH-PT+kh, ow*SW-PL+kw, c] * weight[kh,kw,c,oc]))
 // Layouts:  inp (N,H,W,C), weight (KH*KW*C rounded up to 32, OC) with zeros in the excess, bias (OC), out (N,OH,OW,OC),
 //           all float; C and OC padded to multiples of 4.
@@ -218,7 +218,8 @@ __device__ __forceinline__ void store_group(Accumulators& acc, float* partial, c
 }
 
 __device__ __forceinline__ void store_tile(float* out, float* sums, const float* bias, const ConvShape& s, int row0,
-                                           int oc0, int thread_px, int thread_oc, int out_channels, int apply_relu) {
+                                           int oc0, int thread_px, int thread_oc, int out_channels,
+                                           Activation activation) {
   UNROLL
   for (int j = 0; j < THREAD_OC; j += 4) {
     const int oc = oc0 + thread_oc * 4 + j * THREADS_OC;
@@ -229,7 +230,7 @@ __device__ __forceinline__ void store_tile(float* out, float* sums, const float*
     for (int i = 0; i < THREAD_PX; i++) {
       unpack4(value[i], load4(running_sum(sums, i, j)));
       UNROLL
-      for (int v = 0; v < 4; v++) value[i][v] = finish_conv(value[i][v], b[v], oc + v < out_channels, apply_relu);
+      for (int v = 0; v < 4; v++) value[i][v] = finish_conv(value[i][v], b[v], oc + v < out_channels, activation);
     }
     UNROLL
     for (int i = 0; i < THREAD_PX; i += POOL ? 4 : 1) {
@@ -248,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float* __restrict__ inp,
                const float* __restrict__ weight, const float* __restrict__ bias, int rows, int H, int W, int C, int OH,
                int OW, int OC, int KH, int KW, int SH, int SW, int PT, int PL, int out_channels, int group_tiles,
-               int groups_per_block, int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
+               int groups_per_block, ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER GUARD_PARAMETERS) {
   __shared__ __align__(16) PixelTile pixel_tile[STAGES];
   __shared__ __align__(16) WeightTile weight_tile[STAGES];
   DYNAMIC_SHARED(float, running_sums);
@@ -294,7 +295,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   }
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if (gridDim.z == 1)
-    store_tile(out, running_sums, bias, s, row0, oc0, thread_px, thread_oc, out_channels, apply_relu);
+    store_tile(out, running_sums, bias, s, row0, oc0, thread_px, thread_oc, out_channels, ACTIVATION(activation));
   TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }
 
@@ -302,7 +303,8 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
 // an output.
 extern "C" __global__ void __launch_bounds__(256)
 conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial, const float* __restrict__ bias,
-                      int rows, int OC, int out_channels, int groups, int apply_relu GUARD_PARAMETERS) {
+                      int rows, int OC, int out_channels, int groups,
+                      ACTIVATION_PARAMETER(activation) GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   constexpr int WINDOW = POOL ? 4 : 1;
   const unsigned quads = OC / 4;
@@ -323,7 +325,8 @@ conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial
       for (int v = 0; v < 4; v++) value[w][v] += sum[v];
     }
     UNROLL
-    for (int v = 0; v < 4; v++) value[w][v] = finish_conv(value[w][v], b[v], oc + v < out_channels, apply_relu);
+    for (int v = 0; v < 4; v++)
+      value[w][v] = finish_conv(value[w][v], b[v], oc + v < out_channels, ACTIVATION(activation));
   }
   if (POOL) {
     UNROLL

@@ -1,4 +1,4 @@
-// conv_mma: out[n,oh,ow,oc] = stored([pool2x2]([relu](dequant[oc] * (sum over kh, kw, c of inp[n, oh*SH-PT+kh,
+// conv_mma: out[n,oh,ow,oc] = stored([pool2x2]([activation](dequant[oc] * (sum over kh, kw, c of inp[n, oh*SH-PT+kh,
 //           ow*SW-PL+kw, c] * weight[oc,kh,kw,c]) + bias[oc])))
 // Layouts:  inp (N,H,W,CP) of ELEMENT, CP * element bytes a multiple of 16; weight (OC,KH,KW,CP) of ELEMENT (int8 for
 //           U8 and S8); bias, dequant, out_scale float, OC rounded up to 64 of each; out (N,OH,OW,pitch) of
@@ -178,7 +178,7 @@ struct Channels {
   }
 
   // The thread's output values of pixel `output`, counted from its first: columns of two eights share a window.
-  __device__ __forceinline__ void values(const Product& product, int output, int apply_relu,
+  __device__ __forceinline__ void values(const Product& product, int output, Activation activation,
                                          float (&value)[CHANNELS]) const {
     UNROLL
     for (int v = 0; v < CHANNELS; v++) {
@@ -186,7 +186,7 @@ struct Channels {
       for (int w = 0; w < WINDOW; w++) {
         const int column = output * WINDOW + w;  // of the thread's: two in each eight
         const float x =
-            finish(product.sum[v / 2][column / 2][v % 2 * 2 + column % 2], dequant[v], bias[v], v < real, apply_relu);
+            finish(product.sum[v / 2][column / 2][v % 2 * 2 + column % 2], dequant[v], bias[v], v < real, activation);
         value[v] = w == 0 ? x : max_nan(value[v], x);
       }
     }
@@ -216,14 +216,14 @@ __device__ __forceinline__ void record(int* maxima, int maxima_stride, const int
 
 __device__ __forceinline__ void store_tile(void* out, int* maxima, int maxima_stride, const Product& product,
                                            const Channels& channels, const Shape& s, int column0, int pitch,
-                                           int apply_relu) {
+                                           Activation activation) {
   int magnitude[OUTPUTS];
   UNROLL
   for (int output = 0; output < OUTPUTS; output++) {
     const long long column = column0 + stored_column(output);
     const bool stored = column < s.rows && channels.first < pitch;
     float value[CHANNELS];
-    channels.values(product, output, apply_relu, value);
+    channels.values(product, output, activation, value);
     const PackedValues<OUT_ELEMENT, CHANNELS> packed(value, channels.scale);
     if (stored) packed.store(out, column / WINDOW * pitch + channels.first, pitch - channels.first);
     if (OUT_ELEMENT != F16) continue;
@@ -239,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
     void* __restrict__ out, int* __restrict__ maxima, const void* __restrict__ inp, const void* __restrict__ weight,
     const float* __restrict__ dequant, const float* __restrict__ bias, const float* __restrict__ out_scale, int rows,
     int H, int W, int CP, int OH, int OW, int OC, int pitch, int KH, int KW, int SH, int SW, int PT, int PL,
-    int apply_relu, int maxima_stride) {
+    ACTIVATION_PARAMETER(activation), int maxima_stride) {
   DYNAMIC_SHARED(char, shared);
   const Shape s{rows, H, W, CP * NBYTES, OH, OW, KH, KW, SH, SW, PT, PL};
   const int oc_tiles = (OC + TILE_OC - 1) / TILE_OC;
@@ -255,5 +255,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
   });
 
   const Channels channels(dequant, bias, out_scale, oc0 + warp_oc + threadIdx.x % 32 / 4 * CHANNELS, OC);
-  store_tile(out, maxima, maxima_stride, product, channels, s, column0 + warp_px, pitch, apply_relu);
+  store_tile(out, maxima, maxima_stride, product, channels, s, column0 + warp_px, pitch, ACTIVATION(activation));
 }

@@ -1,5 +1,5 @@
 // conv_wgmma: out[n,oc,y,x] = finish(sum over c, kh, kw of inp[n,c,y+kh-1,x+kw-1] * weight[oc,c,kh,kw]), 3x3, stride 1,
-//           pad 1; finish is bias, ReLU and what wgmma_tile.cuh says; with POOL the largest of each 2x2 window of it.
+//           pad 1; finish is bias, activation and what wgmma_tile.cuh says; with POOL the largest of each 2x2 window.
 // Layouts:  inp, out NHWC in ELEMENT and OUT_ELEMENT, channels padded to 64, F16_PAIR all `hi` images, then all `lo`;
 //           weight (channel block, tap, plane, OCP, channels of a block), tap = 3 kh + kw, for bytes with the rows of
 //           every 16 permuted: rows r, r + 8 are channels 2r, 2r + 1. bias, dequant, out_scale (OCP) float, the latter
@@ -348,7 +348,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
     const __grid_constant__ CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant,
     const float* out_scale, unsigned* maxima, int* error, int step, int images, int channel_blocks, int oc_tiles,
-    int tiles_x, int tiles_y, int tiles, int height, int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+    int tiles_x, int tiles_y, int tiles, int height, int width, int maxima_stride,
+    ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, raw);
   const Shared shared = {(shared_address(raw) + 1023) & ~1023u};
@@ -388,7 +389,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     const int oc = tile.oc + (PAIR_TILES ? 0 : 64 * consumer.number);
     if (PAIR_TILES && !POOLED_LATER) tile.y += TILE_ROWS * consumer.number;
     consumer.accumulate(sums);
-    const Finish<OUT_ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
+    const Finish<OUT_ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
     consumer.drain(sums);
     TIMED(if (threadIdx.x == 128) STAMP(SUMS_READY);)
     if (index + gridDim.x >= tiles) let_next_kernel_start();

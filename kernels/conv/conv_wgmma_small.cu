@@ -1,4 +1,4 @@
-// conv_wgmma_small: out[n,y,x,oc] = [pool2x2]([relu](bias[oc] + dequant[oc] * sum over kh, kw, c of
+// conv_wgmma_small: out[n,y,x,oc] = [pool2x2]([activation](bias[oc] + dequant[oc] * sum over kh, kw, c of
 //                   inp[n,y+kh-1,x+kw-1,c] * weight[kh,kw,oc,c])), finished and stored as wgmma_tile.cuh says
 // Layouts:  inp (N,H,W,CP), its map's box {block, 10, TILE_ROWS+2, 1}, where a block is BLOCK_BYTES of channels; weight
 //           (CP/block, tap, plane, OCP, block) as {block, OCP, the rest}, box {block, 64, TAPS_PER_STAGE*planes}; out
@@ -337,7 +337,7 @@ __cluster_dims__(2, 1, 1)
                      const __grid_constant__ CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant,
                      const float* out_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error,
                      int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y, int height,
-                     int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+                     int width, int maxima_stride, ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, dynamic);
   unsigned char* const memory = dynamic + (-shared_address(dynamic) & 1023);
@@ -362,7 +362,7 @@ __cluster_dims__(2, 1, 1)
   if (threadIdx.x == 0) load_first_halos(pipeline, work, &inp, images);
   __syncwarp();
   int oc = work.oc;  // F16_PAIR has no registers for these while it multiplies: it reads them early, into L1, and again
-  Finish<ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
+  Finish<ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
   UNROLL
   for (int h = 0; PAIR && h < 2; h++)  // without this the compiler would keep the first
     asm volatile("" : "+r"(oc) : "f"(finish.bias[h]), "f"(finish.dequant[h]), "f"(finish.scale[h]));
@@ -370,7 +370,7 @@ __cluster_dims__(2, 1, 1)
   TIMED(if (threadIdx.x == 0) barrier_wait(pipeline.halo_full(0), 0, watch), STAMP(OPERANDS);)
   sum_products(sum, pipeline, work.count, watch);
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
-  if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
+  if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
   wait_for_previous_kernel();
   if (EXCHANGE == 1 && !EARLY) cluster_arrive();
   named_barrier(CONSUMER_BARRIER, CONSUMERS);  // all products have read their operands

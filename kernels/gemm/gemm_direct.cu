@@ -1,4 +1,4 @@
-// gemm_direct_f32: out[n,o] = [relu](bias[o] + sum_k inp[n,k] * weight[o,k])
+// gemm_direct_f32: out[n,o] = [activation](bias[o] + sum_k inp[n,k] * weight[o,k])
 // Layouts:  those of gemm_splitk: inp (N,K) float, weight (OUT,K) float, bias (OUT) float, out (N,pitch) float; K a multiple
 //           of 4, pitch >= OUT.
 // Mapping:  block: one thread, TILE_OUT outputs x TILE_N images. It does what the 256 threads of gemm_splitk do, in vectors:
@@ -66,7 +66,7 @@ __device__ __forceinline__ float total_of(Chains& sums) {
 extern "C" __global__ void WIDE_VECTORS
 gemm_direct_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,
                 const float* __restrict__ bias, int N, int OUT, int K, int pitch,
-                int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
+                ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   TIMED(STAMP(BEGUN);)
   __shared__ __align__(64) Chains sums[TILE_OUT][TILE_N];
@@ -92,7 +92,7 @@ gemm_direct_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
   for (int o = 0; o < TILE_OUT && o0 + o < pitch; o++) {
     for (int n = 0; n < images; n++) {
       const float sum = o < outputs ? total_of(sums[o][n]) + bias[o0 + o] : 0.f;
-      out[(long long)(n0 + n) * pitch + o0 + o] = apply_relu ? relu(sum) : sum;
+      out[(long long)(n0 + n) * pitch + o0 + o] = ACTIVATION(activation)(sum);
     }
   }
   TIMED(STAMP(DONE);)

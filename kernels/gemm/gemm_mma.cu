@@ -1,5 +1,5 @@
-// gemm_mma: out[n,o] = stored([relu](dequant[o] * (sum over k of inp[n,k] * weight[o,k]) + bias[o])); gemm_mma sums
-//           parts of k, gemm_mma_finish adds them and does the rest
+// gemm_mma: out[n,o] = stored([activation](dequant[o] * (sum over k of inp[n,k] * weight[o,k]) + bias[o])); gemm_mma
+//           sums parts of k, gemm_mma_finish adds them and does the rest
 // Layouts:  inp (N,KP) of ELEMENT, weight (OUT,KP) of ELEMENT (int8 for U8 and S8), KP * element bytes a multiple of
 //           16; partial (parts,N,OUTP) of float or int32, OUTP = OUT rounded up to 64; bias, dequant, out_scale (OUTP)
 //           float; out (N,pitch) of OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart.
@@ -118,7 +118,7 @@ __device__ __forceinline__ void add_sum(int& sum, float bits) { sum += __float_a
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_finish(
     void* __restrict__ out, int* __restrict__ maxima, const void* __restrict__ partial,
     const float* __restrict__ dequant, const float* __restrict__ bias, const float* __restrict__ out_scale, int N,
-    int OUT, int pitch, int parts, int apply_relu, int maxima_stride) {
+    int OUT, int pitch, int parts, ACTIVATION_PARAMETER(activation), int maxima_stride) {
   const int OUTP = (OUT + 63) / 64 * 64;
   const int blocks_per_image = (pitch / 4 + FINISH_THREADS - 1) / FINISH_THREADS;
   const int n = blockIdx.x / blocks_per_image;
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_finish(
     unpack4(scale, load4(element_nbytes(OUT_ELEMENT) == 1 ? out_scale + o : bias));
     UNROLL
     for (int v = 0; v < 4; v++) {
-      value[v] = finish(sum[v], d[v], b[v], o + v < OUT, apply_relu);
+      value[v] = finish(sum[v], d[v], b[v], o + v < OUT, ACTIVATION(activation));
       magnitude = max(magnitude, magnitude_bits(value[v]));
     }
     PackedValues<OUT_ELEMENT, 4>(value, scale).store(out, (long long)n * pitch + o, 4);

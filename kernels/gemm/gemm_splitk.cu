@@ -1,4 +1,4 @@
-// gemm_splitk_f32: out[n,o] = [relu](bias[o] + sum_k inp[n,k] * weight[o,k])
+// gemm_splitk_f32: out[n,o] = [activation](bias[o] + sum_k inp[n,k] * weight[o,k])
 // Layouts:  inp (N,K) float, weight (OUT,K) float, bias (OUT) float, out (N,pitch) float; K a multiple of 4, pitch >=
 //           OUT.
 // Mapping:  block: TILE_OUT outputs x TILE_N images, its 256 threads split the reduction: thread t sums k = 4t..4t+3,
@@ -31,7 +31,8 @@ static_assert(TILE_OUT * TILE_N <= 128, "the sums of a thread stay in registers,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,
-                const float* __restrict__ bias, int N, int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
+                const float* __restrict__ bias, int N, int OUT, int K, int pitch,
+                ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   __shared__ float warp_sum[WARPS][TILE_OUT * TILE_N];
@@ -86,7 +87,7 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
     float t = 0.f;
     for (int i = 0; i < WARPS; i++) t += warp_sum[i][tid];
     t += o < OUT ? bias[o] : 0.f;
-    out[(long long)n * pitch + o] = o < OUT ? (apply_relu ? relu(t) : t) : 0.f;
+    out[(long long)n * pitch + o] = o < OUT ? ACTIVATION(activation)(t) : 0.f;
     TIMED(if (threadIdx.x == 0) STAMP(DONE);)
   }
 }

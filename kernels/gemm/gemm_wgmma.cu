@@ -1,4 +1,4 @@
-// gemm_wgmma: out[n,o] = [relu](dequant[o] * sum_k inp[n,k] * weight[o,k] + bias[o]), products on the tensor cores
+// gemm_wgmma: out[n,o] = [activation](dequant[o] * sum_k inp[n,k] * weight[o,k] + bias[o]), products on tensor cores
 // Layouts:  weight (OUT,K) row-major, inp (N,K), out (N,pitch); K, and pitch but for F32, multiples of 64; elements as
 //           in wgmma_tile.cuh. Maps, innermost first: weight {K,OUT} box {128 bytes,128}; inp {K,N,planes} box {128
 //           bytes,TILE_N,planes}; out {pitch,1,N,planes} box {64,1,TILE_N,1}; swizzle 128B, 64B for an 8-bit out.
@@ -273,7 +273,7 @@ struct Output {
   const float *bias, *dequant, *scale;
   unsigned* maxima;
   int row, N, pitch, maxima_stride;
-  bool apply_relu;
+  Activation activation;
 };
 
 // Float32 outputs, a value at a time: they are the network's scores, few.
@@ -287,7 +287,7 @@ DEVICE void store_f32(const Sum (&sum)[TILE_N / 2], const Output& out) {
     for (int i = 0; i < COLUMNS * 2; i++) {
       const int n = blockIdx.x * TILE_N + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
       const float v = fmaf(static_cast<float>(sum[i / 2 * 4 + h * 2 + i % 2]), scale, shift);
-      if (n < out.N) out.y[static_cast<long long>(n) * out.pitch + o] = out.apply_relu ? relu(v) : v;
+      if (n < out.N) out.y[static_cast<long long>(n) * out.pitch + o] = out.activation(v);
     }
   }
 }
@@ -314,7 +314,7 @@ DEVICE void store_tile(const Sum (&sum)[TILE_N / 2], const Output& out, uint32_t
   static_assert(2 * Tile::BYTES <= STAGES * STAGE_BYTES, "the tiles are staged in the ring");
   const int group = threadIdx.x / 128;
   const uint32_t staged = staging + group * Tile::BYTES;
-  const Finish<STORED> finish(out.bias + out.row, out.dequant + out.row, out.scale + out.row, out.apply_relu);
+  const Finish<STORED> finish(out.bias + out.row, out.dequant + out.row, out.scale + out.row, out.activation);
   uint32_t largest[COLUMNS] = {};
   stage_tile<STORED, COLUMNS, false>(sum, finish, staged, [&](int column, uint32_t items) {
     largest[column] = larger_magnitudes(largest[column], items);
@@ -343,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
     const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap inp,
     const __grid_constant__ CUtensorMap out, float* y, const float* bias, const float* dequant, const float* out_scale,
     const float* row_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error, int step, int N, int K,
-    int pitch, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+    int pitch, int maxima_stride, ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   extern __shared__ unsigned char shared[];
   __shared__ uint64_t barriers[2 * STAGES];
@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
   const bool finishes = row < pitch && add_parts(sum, reinterpret_cast<Sum*>(workspace), counters);
   TIMED(if (threadIdx.x == 0) STAMP(finishes ? EXCHANGED : DONE);)
   if (!finishes) return;
-  const Output output{&out, y, bias, dequant, out_scale, maxima, row, N, pitch, maxima_stride, apply_relu != 0};
+  const Output output{&out, y, bias, dequant, out_scale, maxima, row, N, pitch, maxima_stride, ACTIVATION(activation)};
   finish_tile<OUTPUT>(sum, output, ring.address);
   TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

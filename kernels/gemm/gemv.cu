@@ -1,4 +1,4 @@
-// gemv: out[o] = [relu](dequant[o] * sum_k inp[k] * weight[o,k] + bias[o]); dequant is 1 where it is NULL
+// gemv: out[o] = [activation](dequant[o] * sum_k inp[k] * weight[o,k] + bias[o]); dequant is 1 where it is NULL
 // Layouts:  weight (OUT,K) row-major, inp (K), out (pitch), K a multiple of 64, elements of their own: 0 F32, 1 F16, 2
 //           BF16, 3 F16_PAIR (two planes (2,K): hi, lo), 4 U8, 5 S8. bias, dequant, out_scale (OUT) float; out_scale is
 //           read for OUTPUT 3, 4, 5; OUTPUT 1, 3 raise maxima[0]. taken: a word, zero before a run and after it.
@@ -286,12 +286,13 @@ DEVICE unsigned store_value(void* out, float value, float scale, int pitch, int 
 struct Finished {
   void* out;
   const float *bias, *dequant, *out_scale;
-  int OUT, pitch, apply_relu;
+  int OUT, pitch;
+  Activation activation;
 
   DEVICE unsigned store(Sum total, int o) const {
     float value = 0.0f;
     if (o < OUT) value = fmaf(static_cast<float>(total), dequant ? dequant[o] : 1.0f, bias[o]);
-    if (apply_relu) value = relu(value);
+    value = activation(value);
     const bool scaled = OUTPUT >= F16_PAIR && o < OUT;
     return store_value(out, value, scaled ? out_scale[o] : 1.0f, pitch, o);
   }
@@ -300,7 +301,7 @@ struct Finished {
 extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
     gemv(void* out, const char* inp, const uint4* __restrict__ weight, const float* __restrict__ bias,
          const float* __restrict__ dequant, const float* __restrict__ out_scale, unsigned* taken, unsigned* maxima,
-         int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER) {
+         int OUT, int K, int pitch, ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   __shared__ Sum sums[2][GROUPS][WARPS][ROWS];  // of two units in turn, as `claims`: one barrier for each is enough
   __shared__ int claims[2][GROUPS];
@@ -321,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
   wait_for_previous_kernel();
   TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
   if (STAGED && threadIdx.x == 0) inputs.ask(inp, rounds, K);
-  const Finished finished{out, bias, dequant, out_scale, OUT, pitch, apply_relu};
+  const Finished finished{out, bias, dequant, out_scale, OUT, pitch, ACTIVATION(activation)};
   unsigned magnitude = 0;
   for (int turn = 0; unit < units; turn ^= 1) {
     unsigned claim = 0;  // of the units that are not fixed; with the last claim of all groups the word is 0 again

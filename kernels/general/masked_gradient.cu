@@ -1,5 +1,7 @@
-// masked_gradient: out[n,h,w,c] = the sum of up to 4 gradients where map[n,h,w,c], what a ReLU has given, is above zero, else
-//                  0; with POOL the first is that of the map's 2x2 maxima, which the first maximum of each window gets
+// masked_gradient: out[n,h,w,c] = the sum of up to 4 gradients where map[n,h,w,c], what a ReLU has given, is above zero,
+//                  else 0; with POOL the first is that of the map's 2x2 maxima, which the first maximum of each window
+//                  gets. With the macro CLIPS a Clip has given the map, and the sum goes where it is above low and
+//                  below high
 // Layouts:  out, map and gradients of any strides, of pairs all of hi before all of lo; walk: {images, H, W, stored and
 //           real channels}, then the strides of (n, h, w, c) of out, map and each gradient, in elements; the last number
 //           of all is 0. out of OUT; an operand is of float32 where its bit is set in FLOATS, else of ELEMENT; bits count
@@ -129,6 +131,8 @@ struct Channels<F16_PAIR> {
   __device__ __forceinline__ float value(int i) const { return high.value(i) + low.value(i); }
 };
 
+static_assert(ELEMENT != F16_PAIR || !Passed::HAS_LIMITS, "pairs hold a map times a scale");
+
 struct Place {
   long long n;
   int h, w, c;
@@ -240,7 +244,7 @@ __device__ __forceinline__ void store(void* out, long long at, const float (&v)[
 
 // VECTOR channels of the pixels of a thread, the first of which lies in the map; gives the largest magnitude.
 __device__ __forceinline__ float hand_back(void* out, const void* map, const Gradients& gradient, const Walk& walk,
-                                           const Place& first) {
+                                           const Place& first, const Passed& passed) {
   const auto& extent = walk.row[EXTENTS];
   const int real = extent[REAL] - first.c;
   Place place[PIXELS];
@@ -280,7 +284,7 @@ __device__ __forceinline__ float hand_back(void* out, const void* map, const Gra
     for (int i = 0; i < VECTOR; i++) {
       const float from_pool = taken_out<FIRST_GRADIENT>(routed.value(i), inverse);
       sum[i] = summands.add(POOL && maximum[i] == p ? from_pool : 0.f, p, i);
-      if (x.at[p].value(i) <= 0.f || i >= real) sum[i] = 0.f;
+      if (passed.is_at_end(x.at[p].value(i)) || i >= real) sum[i] = 0.f;
       if (PARTS && inside[p]) most = max_nan(most, fabsf(sum[i]));
     }
     if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), sum);
@@ -304,7 +308,7 @@ masked_gradient(void* __restrict__ out, const void* __restrict__ map, const void
                 const void* __restrict__ b, const void* __restrict__ c, const void* __restrict__ d,
                 const float* __restrict__ a_factors, const float* __restrict__ b_factors,
                 const float* __restrict__ c_factors, const float* __restrict__ d_factors, float* __restrict__ parts,
-                const Walk walk GUARD_PARAMETERS) {
+                const Walk walk PASSED_PARAMETERS GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   const auto& extent = walk.row[EXTENTS];
   const Gradients gradient = {{a, b, c, d}, {a_factors, b_factors, c_factors, d_factors}};
@@ -313,7 +317,7 @@ masked_gradient(void* __restrict__ out, const void* __restrict__ map, const void
   if (column < extent[COLUMNS]) {
     for (int channel = threadIdx.x * VECTOR; channel < extent[STORED]; channel += blockDim.x * VECTOR) {
       const Place first = {blockIdx.z, static_cast<int>(blockIdx.y) * SIDE, column, channel};
-      most = max_nan(most, hand_back(out, map, gradient, walk, first));
+      most = max_nan(most, hand_back(out, map, gradient, walk, first, PASSED));
     }
   }
   if constexpr (PARTS) store_largest(parts, most);

@@ -77,6 +77,72 @@ __device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
 // The larger value, or NaN if either is NaN; fmaxf would drop it.
 __device__ __forceinline__ float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
+// The smaller value, or NaN if either is NaN.
+__device__ __forceinline__ float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+
+// What becomes of a value at the end of a kernel: nothing or a ReLU, with the macro CLIPS two limits around 0. NaN
+// stays. A kernel has ACTIVATION_PARAMETER(name) among its parameters, and gets the Activation by ACTIVATION(name).
+#ifdef CLIPS
+struct Activation {
+  float low, high;
+
+  __device__ __forceinline__ float operator()(float v) const { return min_nan(max_nan(v, low), high); }
+};
+#define ACTIVATION_PARAMETER(name) float name##_low, float name##_high
+#define ACTIVATION(name) \
+  Activation { name##_low, name##_high }
+#else
+struct Activation {
+  int is_relu;
+
+  __device__ __forceinline__ float operator()(float v) const { return is_relu ? relu(v) : v; }
+};
+#define ACTIVATION_PARAMETER(name) int name
+#define ACTIVATION(name) \
+  Activation { name }
+#endif
+
+// Which results of a ReLU, with the macro CLIPS of a Clip, hand no gradient on. NaN does.
+#ifdef CLIPS
+struct Passed {
+  static constexpr bool HAS_LIMITS = true;
+  float low, high;
+
+  __device__ __forceinline__ bool is_at_end(float v) const { return v <= low || v >= high; }
+};
+#define PASSED_PARAMETERS , float low, float high
+#define PASSED \
+  Passed { low, high }
+#else
+struct Passed {
+  static constexpr bool HAS_LIMITS = false;
+
+  __device__ __forceinline__ bool is_at_end(float v) const { return v <= 0.0f; }
+};
+#define PASSED_PARAMETERS
+#define PASSED \
+  Passed {}
+#endif
+
+// What becomes of the values of the run-time input: nothing, or with the macro CLIPS_INPUT limits around 0.
+#ifdef CLIPS_INPUT
+struct InputLimits {
+  float low, high;
+
+  __device__ __forceinline__ float operator()(float v) const { return min_nan(max_nan(v, low), high); }
+};
+#define INPUT_PARAMETERS , float input_low, float input_high
+#define INPUT_LIMITS \
+  InputLimits { input_low, input_high }
+#else
+struct InputLimits {
+  __device__ __forceinline__ float operator()(float v) const { return v; }
+};
+#define INPUT_PARAMETERS
+#define INPUT_LIMITS \
+  InputLimits {}
+#endif
+
 // Position `step` of a walk over `length` columns that goes forth in even rows and back in odd ones: the FFMA at each
 // turn shares an operand with the one before, which a GPU's register cache keeps (4 % of a convolution on an H200).
 // Vector lanes want plain order.

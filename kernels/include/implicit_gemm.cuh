@@ -11,10 +11,10 @@ struct ConvShape {
   int KH, KW, SH, SW, PT, PL;
 };
 
-// What becomes of a sum: bias, ReLU; padded channels are zero even where infinity met a padded weight.
-__device__ __forceinline__ float finish_conv(float sum, float bias, bool real_channel, int apply_relu) {
+// What becomes of a sum: bias, activation; padded channels are zero even where infinity met a padded weight.
+__device__ __forceinline__ float finish_conv(float sum, float bias, bool real_channel, Activation activation) {
   const float biased = sum + bias;
-  return real_channel ? (apply_relu ? relu(biased) : biased) : 0.f;
+  return real_channel ? activation(biased) : 0.f;
 }
 
 __device__ __forceinline__ float window_max(const float* first, int pitch) {

@@ -1,4 +1,4 @@
-// What becomes of the sums of an mma.sync kernel: bias and ReLU, rounding to the stored element, vectors of them in
+// What becomes of the sums of an mma.sync kernel: bias, activation, rounding to the stored element, vectors of them in
 // memory, the largest magnitude of an image. From equal sums come equal bits, on a GPU and on the CPU.
 #pragma once
 
@@ -120,14 +120,14 @@ __device__ __forceinline__ void record_f16_magnitude(int* maximum, int bits) {
   if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
 }
 
-// What becomes of a sum: a quantised one gets its scale, then bias and ReLU. Padded channels are zero even where
+// What becomes of a sum: a quantised one gets its scale, then bias and activation. Padded channels are zero even where
 // infinity met a padded weight.
-__device__ __forceinline__ float finish(float sum, float, float bias, bool real_channel, int apply_relu) {
+__device__ __forceinline__ float finish(float sum, float, float bias, bool real_channel, Activation activation) {
   const float v = sum + bias;
-  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;
+  return real_channel ? activation(v) : 0.0f;
 }
 
-__device__ __forceinline__ float finish(int sum, float dequant, float bias, bool real_channel, int apply_relu) {
+__device__ __forceinline__ float finish(int sum, float dequant, float bias, bool real_channel, Activation activation) {
   const float v = fmaf(static_cast<float>(sum), dequant, bias);
-  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;
+  return real_channel ? activation(v) : 0.0f;
 }

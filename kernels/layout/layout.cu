@@ -17,7 +17,7 @@ constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 nchw_to_nhwc_f32(float* __restrict__ out, const float* __restrict__ inp, int* __restrict__ status, int HW, int C,
-                 int CP GUARD_PARAMETERS) {
+                 int CP INPUT_PARAMETERS GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   __shared__ int warp_bad[THREADS / 32];
   const int n = blockIdx.y, tid = threadIdx.x;
@@ -31,6 +31,7 @@ nchw_to_nhwc_f32(float* __restrict__ out, const float* __restrict__ inp, int* __
       for (int i = 0; i < 4; i++) {
         v[i] = c + i < C ? x[(long long)(c + i) * HW + p] : 0.f;
         bad |= !(fabsf(v[i]) < INFINITY);  // true for NaN too
+        v[i] = INPUT_LIMITS(v[i]);
       }
       store4(y + (long long)p * CP + c, pack4(v));
     }

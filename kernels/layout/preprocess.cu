@@ -13,7 +13,7 @@ constexpr int THREADS = 256;
 extern "C" __global__ void __launch_bounds__(THREADS)
 preprocess_u8(float* __restrict__ out, const unsigned char* __restrict__ inp,
               const float* __restrict__ scale, const float* __restrict__ shift, int HW, int C,
-              int CP GUARD_PARAMETERS) {
+              int CP INPUT_PARAMETERS GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   const int n = blockIdx.y, tid = threadIdx.x;
   const unsigned char* x = inp + (long long)n * HW * C;
@@ -23,7 +23,7 @@ preprocess_u8(float* __restrict__ out, const unsigned char* __restrict__ inp,
       float v[4];
       UNROLL
       for (int i = 0; i < 4; i++)
-        v[i] = c + i < C ? fmaf((float)x[(long long)p * C + c + i], scale[c + i], shift[c + i]) : 0.f;
+        v[i] = c + i < C ? INPUT_LIMITS(fmaf((float)x[(long long)p * C + c + i], scale[c + i], shift[c + i])) : 0.f;
       store4(y + (long long)p * CP + c, pack4(v));
     }
 }

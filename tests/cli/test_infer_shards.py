@@ -120,7 +120,7 @@ def test_another_list_and_another_folder_are_refused(folder, tmp_path):
     output = tmp_path / "rows"
     assert shard("0/9", folder, output, "--shard-size", 10).exit_code == 0
     result = shard("0/9", folder / "00.jpg", output)
-    assert (result.exit_code, "list was" in result.stderr) == (2, True)
+    assert (result.exit_code, "the list of inputs is another one" in result.stderr) == (2, True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     result = shard("0/1", folder, tmp_path / "other")
@@ -271,3 +271,129 @@ def test_how_a_list_is_cut():
     assert shard_size(10, 4) == LEAST
     assert shard_size(10**9, 64) == MOST
     assert shard_size(100_000, 4) == -(-100_000 // (4 * EACH))
+
+
+def test_several_processes_compute_the_same_shards_at_once(folder, plain, tmp_path):
+    """Who comes last finds the job whole, and says so."""
+    output = tmp_path / "rows"
+    words = command("--shard", "0/1", "--shard-size", 10, folder, "--output", output, "--quiet")
+    begun = [
+        subprocess.Popen([sys.executable, "-m", "vgg16gpu", *words], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    ended = [(process.communicate()[1], process.returncode) for process in begun]
+    assert [code for _, code in ended] == [1] * 4, ended  # one picture is broken
+    assert not [told for told, _ in ended if "Traceback" in told or "cannot be" in told]
+    assert (output / "_SUCCESS").exists()
+    assert rows(output).equals(plain.cast(rows(output).schema))
+    summary = json.loads((output / "_summary.json").read_text())
+    assert summary["part_bytes"] == [path.stat().st_size for path in sorted(output.glob("part-*"))]
+    assert not (output / "_temporary").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "replaced", "longer"])
+def test_a_part_that_changes_after_the_end_is_told(folder, tmp_path, damage):
+    output = tmp_path / "rows"
+    assert shard("0/1", folder, output, "--shard-size", 10).exit_code == 1
+    part = output / "part-00002.parquet"
+    content = part.read_bytes()
+    changed = {"cut": content[:-9], "replaced": (output / "part-00004.parquet").read_bytes(), "longer": content + b"x"}
+    part.write_bytes(changed[damage])
+    for _ in range(2):
+        result = shard("0/1", folder, output)
+        assert result.exit_code == 2
+        assert "part-00002.parquet: has" in result.stderr
+        assert "remove that file, and give the same command again" in result.stderr
+    part.unlink()
+    assert shard("0/1", folder, output).exit_code == 1
+    assert part.read_bytes() == content
+
+
+def test_a_summary_without_sizes_is_made_again(folder, tmp_path):
+    """That of an older version, or one that somebody has changed."""
+    output = tmp_path / "rows"
+    assert shard("0/1", folder, output, "--shard-size", 10).exit_code == 1
+    whole = json.loads((output / "_summary.json").read_text())
+    del whole["finished"]
+    for text in ("{}", "[]", "[" * 100_000, '{"part_bytes": [1]}', '{"part_bytes": null}', ""):
+        (output / "_summary.json").write_text(text)
+        assert shard("0/1", folder, output, "--json").exit_code == 1
+        found = json.loads((output / "_summary.json").read_text())
+        assert {key: found[key] for key in whole} == whole
+    (output / "part-00001.parquet").write_bytes(b"cut")
+    (output / "_summary.json").write_text("{}")
+    assert "part-00001.parquet: cannot be read" in shard("0/1", folder, output).stderr
+
+
+LISTS = {
+    "text": lambda names: pa.array([name and os.fsdecode(name) for name in names]),
+    "large text": lambda names: pa.array([name and os.fsdecode(name) for name in names], pa.large_string()),
+    "category": lambda names: pa.array([name and os.fsdecode(name) for name in names]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_row_without_a_path_is_a_row(folder, plain, tmp_path, kind):
+    files = sorted(map(os.fsencode, folder.iterdir()))[:20]
+    names = [*files[:7], None, *files[7:], None]
+    pq.write_table(pa.table({"path": LISTS[kind](names)}), tmp_path / "list.parquet", row_group_size=5)
+    of_list = ("--shard", "0/1", "--shard-size", 6, "--files-from", tmp_path / "list.parquet")
+    result = infer(*of_list, "--output", tmp_path / "rows")
+    assert result.exit_code == 1, result.output
+    found = rows(tmp_path / "rows")
+    assert found.column("error").to_pylist()[7] == "'row 7' has no path: its row is null"
+    assert found.column("error").to_pylist()[21] == "'row 21' has no path: its row is null"
+    kept = found.filter(pa.array([name is not None for name in names]))
+    assert kept.equals(plain.slice(0, 20).cast(kept.schema))
+
+
+@pytest.mark.parametrize("category", [False, True])
+def test_paths_that_are_no_utf8(folder, tmp_path, category):
+    name = os.fsencode(tmp_path) + b"/gr\xfc\xdfe.jpg"
+    Path(os.fsdecode(name)).write_bytes((folder / "00.jpg").read_bytes())
+    names = [os.fsencode(folder / "01.jpg"), name, b"\xff", b"", b"a\0b"]
+    column = pa.array(names, pa.binary())
+    text = pa.StringArray.from_buffers(len(column), *column.buffers()[1:])  # as programs in other languages write it
+    column = text.dictionary_encode() if category else text
+    pq.write_table(pa.table({"path": column}), tmp_path / "list.parquet")
+    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
+    assert result.exit_code == 1, result.output
+    found = rows(tmp_path / "rows")
+    told = [f"{folder}/01.jpg", f"{tmp_path}/gr\\xfc\\xdfe.jpg", "\\xff", "", "a\0b"]
+    assert found.column("input").to_pylist() == told
+    assert [bool(error) for error in found.column("error").to_pylist()] == [False, False, True, True, True]
+
+
+def test_categories_of_pictures_and_of_names(folder, tmp_path):
+    pictures = [(folder / "00.jpg").read_bytes(), None, (folder / "00.jpg").read_bytes()]
+    table = {"image": pa.array(pictures, pa.binary()).dictionary_encode(), "name": pa.array(["a", "b", None])}
+    table["name"] = table["name"].dictionary_encode()
+    pq.write_table(pa.table(table), tmp_path / "list.parquet")
+    of_list = ("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--column", "image")
+    result = infer(*of_list, "--output", tmp_path / "rows")
+    assert result.exit_code == 1, result.output
+    found = rows(tmp_path / "rows")
+    assert found.column("input").to_pylist() == ["a", "b", "row 2"]
+    assert found.column("error").to_pylist() == [None, "'b' has no picture: its row is null", None]
+
+
+def test_a_column_of_another_type_is_told_as_what_it_is(tmp_path):
+    pq.write_table(pa.table({"path": [1, 2], "where": ["a", "b"], "c": ["d", "e"]}), tmp_path / "list.parquet")
+    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
+    assert result.exit_code == 2
+    assert "the column 'path' of the list" in result.stderr
+    assert "is of type int64, and not of paths (text)" in result.stderr
+
+
+def test_a_list_that_is_damaged_is_one_line(folder, tmp_path):
+    files = [str(path) for path in sorted(folder.iterdir())]
+    pq.write_table(pa.table({"path": files}), tmp_path / "whole.parquet", compression="gzip")
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    for place in range(4, len(whole), 97):
+        (tmp_path / "list.parquet").write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        output = tmp_path / f"rows{place}"
+        result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", output, "--quiet")
+        assert result.exit_code in (0, 1, 2)
+        assert result.exception is None or isinstance(result.exception, SystemExit), place
+        if result.exit_code == 2:
+            assert result.stderr.count("\n") == 1 or "cannot be read" in result.stderr

@@ -20,6 +20,7 @@ TESTS = {
 SIDES = {name.rpartition(".")[2]: name for name in modules()}  # the Python sides
 # Those of several kernels, or of none.
 SHARED = {
+    "activation",
     "base",
     "common",
     "conv_wgmma_tiles",

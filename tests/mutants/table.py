@@ -46,8 +46,8 @@ CONVOLUTION = (
         "relu lost in one lane",
         "conv_igemm.cu",
         Edit(
-            "(value[i][v], b[v], oc + v < out_channels, apply_relu)",
-            "(value[i][v], b[v], oc + v < out_channels, v != 3)",
+            "(value[i][v], b[v], oc + v < out_channels, activation)",
+            "(value[i][v], b[v], oc + v < out_channels, v != 3 ? activation : Activation{})",
         ),
         PLAIN,
     ),
@@ -55,8 +55,8 @@ CONVOLUTION = (
         "relu lost after a split",
         "conv_igemm.cu",
         Edit(
-            "finish_conv(value[w][v], b[v], oc + v < out_channels, apply_relu)",
-            "finish_conv(value[w][v], b[v], oc + v < out_channels, 0)",
+            "finish_conv(value[w][v], b[v], oc + v < out_channels, ACTIVATION(activation))",
+            "finish_conv(value[w][v], b[v], oc + v < out_channels, Activation{})",
         ),
         partial(SPLIT, splits=2),
     ),
@@ -246,7 +246,7 @@ GEMM = (
     Mutant(
         "features behind the last not zeroed",
         "gemm_splitk.cu",
-        Edit("(apply_relu ? relu(t) : t) : 0.f;", "(apply_relu ? relu(t) : t) : 1.f;"),
+        Edit("ACTIVATION(activation)(t) : 0.f;", "ACTIVATION(activation)(t) : 1.f;"),
         ONE_IMAGE,
     ),
     Mutant(
@@ -328,7 +328,7 @@ TENSOR_CORES = (
     Mutant(
         "channels behind the last not zeroed on tensor cores",
         "conv_mma.cu",
-        Edit("v < real, apply_relu", "true, apply_relu"),
+        Edit("v < real, activation", "true, activation"),
         partial(test_mma.test_what_is_not_finite_is_kept_and_recorded, bad=np.inf, recorded=np.nan, pool=False),
     ),
     Mutant(

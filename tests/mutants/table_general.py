@@ -74,7 +74,7 @@ ELEMENTWISE_AND_REARRANGE = (
     Mutant(
         "fourth gradient forgotten",
         "elementwise.cu",
-        Edit("x[3] + x[4]", "x[3]"),
+        Edit("v <= 0.f ? 0.f : x[1] + x[2] + x[3] + x[4]", "v <= 0.f ? 0.f : x[1] + x[2] + x[3]"),
         partial(test_elementwise.test_gradients_pass_where_a_relu_gave_something, shape=(3, 7), count=4),
     ),
     Mutant(
@@ -176,7 +176,12 @@ MATMUL_AND_CONV = (
     Mutant("filter rows in one chain", "conv_general.cu", Edit("GROUP = 288", "GROUP = 288000"), LONG_GENERAL_CONV),
     Mutant("last filter rows lost", "conv_general.cu", Edit("total + sum +", "total +"), GENERAL_CONV),
     Mutant("bias of the first filter", "conv_general.cu", Edit("bias[oc] : 0.f", "bias[0] : 0.f"), GENERAL_CONV),
-    Mutant("NaN lost in the ReLU", "conv_general.cu", Edit("relu(v)", "fmaxf(v, 0.f)"), GENERAL_CONV_WITH_NAN),
+    Mutant(
+        "NaN lost in the ReLU",
+        "conv_general.cu",
+        Edit("ACTIVATION(activation)(v)", "fmaxf(v, 0.f)"),
+        GENERAL_CONV_WITH_NAN,
+    ),
 )
 
 # ---- softmax.cu, pool.cu and lrn.cu
@@ -261,10 +266,8 @@ SOFTMAX_POOL_LRN = (
     Mutant("elements not dilated", "pool_gradient.cu", Edit("top + kh * g.DH", "top + kh"), DILATED_MAXIMUM),
     Mutant("last of a window's maxima", "masked_gradient.cu", Edit("v > best ||", "v >= best ||"), MASKED),
     Mutant("NaN no maximum of a window", "masked_gradient.cu", Edit(" || v != v", ""), MASKED_NAN),
-    Mutant("mask forgotten", "masked_gradient.cu", Edit("x.at[p].value(i) <= 0.f || ", ""), MASKED),
-    Mutant(
-        "NaN masked", "masked_gradient.cu", Edit("(x.at[p].value(i) <= 0.f", "(!(x.at[p].value(i) > 0.f)"), MASKED_NAN
-    ),
+    Mutant("mask forgotten", "masked_gradient.cu", Edit("passed.is_at_end(x.at[p].value(i)) || ", ""), MASKED),
+    Mutant("NaN masked", "common.cuh", Edit("return v <= 0.0f; }", "return !(v > 0.0f); }"), MASKED_NAN),
     Mutant("padding of operands handed on", "masked_gradient.cu", Edit(" || i >= real", ""), MASKED),
     Mutant("half windows taken for whole", "masked_gradient.cu", Edit("inside[PIXELS - 1]", "inside[0]"), MASKED),
     Mutant("masks of the first image", "masked_gradient.cu", Edit("n * stride[0]", "0 * stride[0]"), MASKED),

@@ -122,8 +122,8 @@ MMA_MUTANTS = (
         "padding not zero after a sum of halves",
         "mma_epilogue.cuh",
         Edit(
-            "const float v = sum + bias;\n  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;",
-            "const float v = sum + bias;\n  return apply_relu ? relu(v) : v;",
+            "const float v = sum + bias;\n  return real_channel ? activation(v) : 0.0f;",
+            "const float v = sum + bias;\n  return activation(v);",
         ),
         INFINITY,
     ),

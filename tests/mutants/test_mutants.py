@@ -17,6 +17,7 @@ from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
 from tests.mutants.table_general import GENERAL_MUTANTS
 from tests.mutants.table_guard import GUARD_MUTANTS
+from tests.mutants.table_limits import LIMIT_MUTANTS
 from tests.mutants.table_loss import LOSS_MUTANTS
 from tests.mutants.table_mma import MMA_MUTANTS
 from tests.sanitize import gpu as sanitize_gpu
@@ -28,7 +29,7 @@ from vgg16gpu.devices.kernel_source import own_sources, source_path
 from vgg16gpu.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *LOSS_MUTANTS, *MMA_MUTANTS)
+MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *LIMIT_MUTANTS, *LOSS_MUTANTS, *MMA_MUTANTS)
 MEASURES_THE_DEVICE = {"ceiling.cu"}  # and computes nothing that could be wrong
 NEAR = 40  # lines between a mistake and the access that it leads to
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tests.support import loss_reference as losses
 from tests.support import reference
-from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, MaskedGradient, PoolGradient, ReluGradient
 from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
@@ -154,7 +154,8 @@ def _map_gradient(op: PoolGradient | MaskedGradient, x: Array64, *gradients: Arr
         return _pool_gradient(op, x, first)
     if op.pools:
         first = _pool_gradient(PoolGradient("g", "y", ("y",), ("x",), "max", MAX_POOL_2X2), first, x)
-    return np.where(x > 0, sum(others, start=first), 0)
+    low, high = op.range or (0.0, math.inf)
+    return np.where((x > low) & (x < high), sum(others, start=first), 0)
 
 
 def _convolve(op: GeneralConv, x: Array64, weight: Array64, bias: Array64 | None = None) -> Array64:
@@ -183,6 +184,8 @@ def _elementwise(op: Elementwise, x: Array64, *others: Array64) -> Array64:
             y = np.clip(np.rint(x / op.scale), op.low, op.high) * op.scale
         case ReluGradient():
             y = np.where(x > 0, sum(others), 0)
+        case ClipGradient():
+            y = np.where((x > op.low) & (x < op.high), sum(others), 0)
         case Arithmetic():
             function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op.function]
             for other in others:

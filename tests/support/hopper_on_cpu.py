@@ -132,7 +132,7 @@ def _store(step: Step, given: Mapping[str, Any], place: _Places, sums: npt.NDArr
         _array(place(given[name]), (rows,), np.float32) for name in ("bias", "dequant", "out_scale")
     )
     value = (sums * dequant + bias).astype(np.float32)
-    if given["apply_relu"]:
+    if given["activation"]:
         value = np.where(value < 0, np.float32(0), value)
     if dict(step.kernel.defines).get("POOL"):
         height, width = (side // 2 * 2 for side in value.shape[1:3])

@@ -13,10 +13,14 @@ from vgg16gpu.program.values import Pointer
 
 
 @cache
-def parameters(source: str, kernel: str, keeps: bool = False) -> tuple[tuple[str, str], ...]:
-    """(name, kind) of each: "map", "walk", "pointer", "i" or "f". `keeps`: of the variant that stores two maps."""
+def parameters(source: str, kernel: str, variant: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
+    """(name, kind) of each: "map", "walk", "pointer", "i" or "f". `variant`: which macros are set that add parameters."""
     text = re.sub(r"//.*| GUARD_PARAMETERS| TIMELINE_PARAMETER", "", read_source(source))
-    text = text.replace(" KEPT_PARAMETER", " const CUtensorMap kept," if keeps else "")
+    text = text.replace(" KEPT_PARAMETER", " const CUtensorMap kept," if "KEEP" in variant else "")
+    text = text.replace(" PASSED_PARAMETERS", ", float low, float high" if "CLIPS" in variant else "")
+    text = text.replace(" INPUT_PARAMETERS", ", float input_low, float input_high" if "CLIPS_INPUT" in variant else "")
+    limits = r"float \1_low, float \1_high" if "CLIPS" in variant else r"int \1"
+    text = re.sub(r"ACTIVATION_PARAMETER\((\w+)\)", limits, text)
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
     return tuple(_parameter(declared) for declared in found[1].split(","))
@@ -35,8 +39,8 @@ def _parameter(declared: str) -> tuple[str, str]:
 
 def arguments(step: Step) -> Mapping[str, Any]:
     """The step's arguments by the kernel's names: tensor maps, pointers, numbers. They must fit, or AssertionError."""
-    keeps = bool(dict(step.kernel.defines).get("KEEP"))
-    declared = parameters(step.kernel.source, step.kernel.name, keeps)
+    variant = frozenset(name for name, value in step.kernel.defines if value)
+    declared = parameters(step.kernel.source, step.kernel.name, variant)
     assert [kind for _, kind in declared] == [_kind(given) for given in step.arguments], step.kernel.label
     values = (given.value if isinstance(given, Scalar) else given for given in step.arguments)
     return dict(zip((name for name, _ in declared), values, strict=True))

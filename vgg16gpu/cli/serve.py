@@ -22,6 +22,8 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import WritingCommand
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import expects_gpu
@@ -89,7 +91,7 @@ class Options:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("serve")
+@click.command("serve", cls=WritingCommand)
 @model_argument(required=True)
 @click.option(
     "--name", metavar="NAME", help="What clients call the model. Default: the file's name without its ending."
@@ -166,8 +168,8 @@ def serve(options: Options) -> None:
 
     def served(description: Description) -> Served:
         """With the names of the classes, where the first output is the model's own scores."""
-        first = description.outputs[0].shape
-        named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
+        classes = class_count((1, *description.outputs[0].shape))
+        named = notes.names(classes) if classes and not options.outputs else ()
         name = options.name or model.path.stem
         told = explainable(model, description.input.shape) if options.page else None
         return Served(

@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.cluster.job import Job, JobFolder
 from vgg16gpu.cluster.manifest import Manifest
-from vgg16gpu.errors import ModelError
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import read_json
 from vgg16gpu.io.results.arrow_form import storable
-from vgg16gpu.io.shown import printable
+from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.runtime.answers.resuming import first_open
 
 SUCCESS: Final = "_SUCCESS"
 SUMMARY: Final = "_summary.json"
+SIZES: Final = "part_bytes"  # in it
 
 
 def finish(job: Job, folder: JobFolder) -> dict[str, Any]:
     """Check all parts, which must be there, against the list; write the summary and _SUCCESS. The summary.
 
-    Raises ModelError, naming the part, where a row is missing, of something else, or there twice.
+    Several processes may end a job at a time. Raises ModelError, naming the part, where a row is missing, of something
+    else, or there twice.
     """
     rows = errors = 0
+    sizes = []
     for shard in range(job.cut.count):
-        found = _check_part(folder.part(shard), job.inputs, *job.cut.bounds(shard))
+        part = folder.part(shard)
+        sizes.append(_size(part))
+        found = _check_part(part, job.inputs, *job.cut.bounds(shard))
         rows, errors = rows + found[0], errors + found[1]
-    summary = _summary(job, folder, rows, errors)
+    summary = {**_summary(job, folder, rows, errors), SIZES: sizes}
     _write(folder.path / SUMMARY, json.dumps(summary, indent=1) + "\n")
     _write(folder.path / SUCCESS, "")
-    shutil.rmtree(folder.path / "_temporary", ignore_errors=True)
+    folder.tidy()
     return summary
+
+
+def check_sizes(job: Job, folder: JobFolder, summary: Mapping[str, Any]) -> bool:
+    """Whether the summary of a job that has ended tells of all its parts; older ones do not.
+
+    Raises ModelError, naming the part, where one has another size by now: it was cut, or replaced.
+    """
+    sizes = summary.get(SIZES)
+    if not isinstance(sizes, list) or len(sizes) != job.cut.count:
+        return False
+    for shard, size in enumerate(sizes):
+        part = folder.part(shard)
+        if (found := _size(part)) != size:
+            raise _wrong(part, f"has {found:,} bytes, and had {shown(size)} when the job ended")
+    return True
 
 
 def reopen(folder: JobFolder) -> None:
@@ -48,10 +69,17 @@ def read_summary(folder: JobFolder) -> dict[str, Any] | None:
     if not (folder.path / SUCCESS).is_file():
         return None
     try:
-        summary: dict[str, Any] = json.loads((folder.path / SUMMARY).read_bytes())
-    except (OSError, ValueError):
+        summary = read_json(folder.path / SUMMARY)
+    except InputError:
         return None
-    return summary
+    return summary if isinstance(summary, dict) else None
+
+
+def _size(part: Path) -> int:
+    try:
+        return part.stat().st_size
+    except OSError as error:
+        raise _wrong(part, f"cannot be read ({error.strerror or error})") from error
 
 
 def _check_part(path: Path, inputs: Manifest, first: int, last: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@
     DIR/_manifest.parquet    the list, where it was not given as a parquet file
     DIR/part-00000.parquet   the rows of shard 0; there only when whole
     DIR/_log/*.jsonl         a line for each shard that was computed: which, where, how long
-    DIR/_temporary/          rows of shards that are not whole
+    DIR/_temporary/*/        rows of shards that are not whole, a folder for each process
     DIR/_summary.json, DIR/_SUCCESS   once every input has its row
 
 Readers of folders of parquet files leave out names that begin with a line below or a dot.
@@ -17,14 +17,19 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.cluster.manifest import Manifest
+from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.foreign.documents import OTHER_FORM, parse_json, read_json
+from vgg16gpu.io.foreign.lines import NotReadError, read_lines
+from vgg16gpu.io.foreign.numbers import whole_value
+from vgg16gpu.io.foreign.outputs import Named, refuse_read_files
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.results import Columns, RunRecord
 from vgg16gpu.io.results.record import refuse_other_run
@@ -32,9 +37,11 @@ from vgg16gpu.io.shown import printable
 
 MOST: Final = 1 << 15  # inputs of a shard, unless the user says otherwise: some seconds of a GPU
 LEAST: Final = 256
+MOST_OF_SHARD: Final = 1 << 40  # inputs, that a record may say
 EACH: Final = 8  # shards for each worker, where there are inputs enough: the last ones end at about the same time
 
 _JOB: Final = "_job.json"
+_PART: Final = "part-"
 _KEYS: Final = ("run", "shard_size")
 
 
@@ -115,10 +122,18 @@ class JobFolder:
                 f"--output '{printable(str(self.path))}' holds '{printable(others[0])}' and no job; name a new folder"
             )
 
+    def refuse_own(self, reads: Iterable[Named]) -> None:
+        """Raise InputError where one of `reads`, what is read, is a file that the job writes here.
+
+        The list that it has written may be given to it again.
+        """
+        written = (path for path in self.path.glob("*") if path.name.startswith((_PART, _JOB, "_summary", "_SUCCESS")))
+        refuse_read_files((("--output", path) for path in written), reads)
+
     def shard_size(self) -> int | None:
         """How the job that is there is cut; None without one. Raises InputError for a broken file."""
         found = self._read()
-        return None if found is None else int(found["shard_size"])
+        return None if found is None else found["shard_size"]
 
     def claim(self, job: Job) -> None:
         """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
@@ -129,16 +144,35 @@ class JobFolder:
             found = self._read()  # another process may have been first
         assert found is not None
         refuse_other_run(self.path, {key: found[key] for key in _KEYS}, wanted, _OTHER)
-        for name in ("_log", "_temporary"):
-            (self.path / name).mkdir(exist_ok=True)
+        (self.path / "_log").mkdir(exist_ok=True)
 
     def part(self, shard: int) -> Path:
         """Where the rows of a shard are, once they are whole."""
-        return self.path / f"part-{shard:05}.parquet"
+        return self.path / f"{_PART}{shard:05}.parquet"
 
-    def temporary(self, shard: int) -> Path:
-        """A name that nobody else has, for rows that are not whole."""
-        return self.path / "_temporary" / f"part-{shard:05}.{socket.gethostname()}.{secrets.token_hex(4)}.parquet"
+    @property
+    def temporary(self) -> Path:
+        """Where processes have their folders for rows that are not whole."""
+        return self.path / "_temporary"
+
+    def publish(self, shard: int, rows: Path) -> None:
+        """Give whole rows their name, unless the shard has been computed by somebody else meanwhile."""
+        part = self.part(shard)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(rows, part)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                if not part.exists():
+                    rows.replace(part)
+
+    def tidy(self) -> None:
+        """Remove rows that processes have left which are gone; the folders of those that work stay."""
+        with contextlib.suppress(OSError):  # there is none, or somebody works in it
+            for path in list(self.temporary.iterdir()):
+                WorkFolder.remove(path)
+            self.temporary.rmdir()
 
     def log(self, name: str, line: Mapping[str, Any]) -> None:
         """Append a line to this process's log."""
@@ -149,9 +183,10 @@ class JobFolder:
         """All lines of all logs; what a crash has torn is left out."""
         lines = []
         for path in sorted((self.path / "_log").glob("*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    lines.append(json.loads(line))
+            with contextlib.suppress(InputError):
+                for line in read_lines(path, errors="surrogateescape"):
+                    with contextlib.suppress(InputError):
+                        lines.append(_log_line(parse_json(line, "a line of the log")))
         return lines
 
     def whole(self, cut: Cut) -> set[int]:
@@ -162,11 +197,12 @@ class JobFolder:
     def _read(self) -> dict[str, Any] | None:
         path = self.path / _JOB
         try:
-            found = json.loads(path.read_bytes())
-            return {key: found[key] for key in _KEYS}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = read_json(path)
+            size = whole_value(found["shard_size"], "shard_size", 1, MOST_OF_SHARD)
+            return {"run": found["run"], "shard_size": size}
+        except OTHER_FORM as error:
+            if isinstance(error, NotReadError) and error.is_missing:
+                return None
             raise InputError(f"'{printable(str(path))}' is not the record of a job; name a new folder") from error
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -184,6 +220,16 @@ class JobFolder:
             raise ModelError(f"{printable(str(path))}: cannot be written ({error.strerror or error})") from error
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _log_line(line: Any) -> dict[str, Any]:
+    """Return a line of a log as the summary reads it. Raises InputError for another form."""
+    try:
+        devices = [str(name) for name in line["devices"]]
+        numbers = {"shard": int(line["shard"]), "inputs": int(line["inputs"]), "seconds": float(line["seconds"])}
+        return {"host": str(line["host"]), "devices": devices, **numbers}
+    except OTHER_FORM as error:
+        raise InputError("a line of the log is of another form") from error
 
 
 _OTHER: Final = "give the same again, or name a new folder"

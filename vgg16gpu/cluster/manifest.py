@@ -19,11 +19,14 @@ from typing import Any, Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.arrays import reading
+from vgg16gpu.io.foreign.lines import opened
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pictures.content import NUMBER_SUFFIXES, suffix_of
 from vgg16gpu.pictures.limits import MAX_NBYTES
-from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.names import STANDARD_INPUT
 
 SUFFIX: Final = ".parquet"
 GROUP_ROWS: Final = 1 << 15  # of a manifest that is written here
@@ -43,28 +46,27 @@ class Manifest:
 
     def __init__(self, path: Path, column: str | None = None) -> None:
         need_pyarrow(path)
-        import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 
         self.path = path
-        try:
+        with reading(f"the list '{printable(str(path))}'", "cannot be read as a .parquet file:"):
             self._file = pq.ParquetFile(path, memory_map=True)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"the list '{printable(str(path))}' cannot be read as a .parquet file: {error}") from error
         self._is_own = _MARK.items() <= (self._file.schema_arrow.metadata or {}).items()
         self.column = _FILE if self._is_own else self._chosen(column)
-        kind = self._file.schema_arrow.field(self.column).type
+        kind = _stored(self._file.schema_arrow.field(self.column).type)
         self.holds_pictures = not self._is_own and _is_binary(kind)
         groups = self._file.metadata
         self._ends = list(accumulate(groups.row_group(i).num_rows for i in range(groups.num_row_groups)))
         self.count: int = groups.num_rows
+        if self.count != (self._ends or [0])[-1]:
+            raise InputError(f"the list '{printable(str(path))}' is damaged: its footer says two numbers of rows")
         if not self.count:
             raise InputError(f"the list '{printable(str(path))}' has no rows; write one for each input")
 
     def digest(self) -> str:
         """SHA-256 of its size and footer, which has sizes, places and extremes of all columns, and of the column."""
-        size = self.path.stat().st_size
-        with self.path.open("rb") as stream:
+        with opened(self.path, f"the list '{printable(str(self.path))}'") as stream:
+            size = os.fstat(stream.fileno()).st_size
             stream.seek(size - _FOOTER_NBYTES)
             length = int.from_bytes(stream.read(4), "little")
             stream.seek(max(0, size - _FOOTER_NBYTES - length))
@@ -72,21 +74,23 @@ class Manifest:
         return hashlib.sha256(f"{size} {self.column}\n".encode() + footer).hexdigest()
 
     def listing(self, first: int, last: int) -> Listing:
-        """The inputs of rows `first` to `last`. Raises InputError for rows without a path or a picture."""
+        """The inputs of rows `first` to `last`; one without a path or a picture says so when it is read.
+
+        Raises InputError where the rows cannot be read.
+        """
         if self.holds_pictures:
             return self._pictures(first, last)
         columns = [_FILE, _NUMBERS] if self._is_own else [self.column]
         table = self._rows(first, last, columns)
-        if missing := table.column(0).null_count:
-            raise InputError(f"{self._words(first, last)}: {missing} have no path; write one for each input")
-        found = table.column(0).to_pylist()
+        found = _names(table.column(0))
+        files = [_row_name(first + i) if name is None else name for i, name in enumerate(found)]
+        missing = {i: f"'{files[i]}' has no path: its row is null" for i, name in enumerate(found) if name is None}
         if self._is_own:
-            files = [os.fsdecode(name) for name in found]
             numbers = [file for file, is_one in zip(files, table.column(1).to_pylist(), strict=True) if is_one]
         else:
-            files = [f"./{name}" if name == STANDARD_INPUT else name for name in found]
-            numbers = [file for file in files if suffix_of(file) in NUMBER_SUFFIXES]
-        return Listing(tuple(files), frozenset(numbers))
+            files = [f"./{name}" if name == STANDARD_INPUT else name for name in files]
+            numbers = [file for i, file in enumerate(files) if i not in missing and suffix_of(file) in NUMBER_SUFFIXES]
+        return Listing(tuple(files), frozenset(numbers), problems=missing)
 
     def names(self, first: int, last: int) -> Any:
         """The names of these inputs as an Arrow array of texts, made without Python's; None where only `listing` can.
@@ -98,13 +102,13 @@ class Manifest:
 
         if self.holds_pictures:
             return None
-        if not self._is_own:
-            found = self._rows(first, last, [self.column]).column(0).cast(pa.string())
-            endings = "|".join(map(re.escape, NUMBER_SUFFIXES))
-            others = pc.match_substring_regex(found, f"(?i)({endings})$|^-$")
-            return None if pc.any(others).as_py() or found.null_count else found.combine_chunks()
-        table = self._rows(first, last, [_FILE, _NUMBERS])
         try:
+            if not self._is_own:
+                found = _whole(self._rows(first, last, [self.column]).column(0)).cast(pa.string())
+                endings = "|".join(map(re.escape, NUMBER_SUFFIXES))
+                others = pc.match_substring_regex(found, f"(?i)({endings})$|^-$")
+                return None if pc.any(others).as_py() or found.null_count else found
+            table = self._rows(first, last, [_FILE, _NUMBERS])
             return None if pc.any(table.column(1)).as_py() else table.column(0).cast(pa.string()).combine_chunks()
         except pa.ArrowInvalid:
             return None
@@ -112,17 +116,18 @@ class Manifest:
     def _pictures(self, first: int, last: int) -> Listing:
         names = next((name for name in _NAMES if name in self._file.schema_arrow.names), None)
         if names is None:
-            files = [f"row {number}" for number in range(first, last)]
+            files = [_row_name(number) for number in range(first, last)]
         else:
-            found = self._rows(first, last, [names]).column(0).to_pylist()
-            files = [str(name) for name in found]
+            found = _names(self._rows(first, last, [names]).column(0))
+            files = [_row_name(first + i) if name is None else name for i, name in enumerate(found)]
         return Listing(tuple(files), contents=_Contents(self, first, files))
 
     def _rows(self, first: int, last: int, columns: Sequence[str]) -> Any:
         """Some rows of some columns, as a table."""
         begin, end = self.group_of(first), self.group_of(last - 1)
-        table = self._file.read_row_groups(range(begin, end + 1), columns=list(columns))
-        return table.slice(first - self.start_of(begin), last - first)
+        with reading(self._words(first, last), "cannot be read:"):
+            table = self._file.read_row_groups(range(begin, end + 1), columns=list(columns))
+            return table.slice(first - self.start_of(begin), last - first)
 
     def group_of(self, row: int) -> int:
         """The row group that a row is in."""
@@ -133,19 +138,26 @@ class Manifest:
         return self._ends[group - 1] if group else 0
 
     def read_group(self, group: int) -> Any:
-        """All pictures of a row group."""
-        return self._file.read_row_group(group, columns=[self.column]).column(0)
+        """All pictures of a row group. Raises InputError where it is damaged."""
+        with reading(self._words(self.start_of(group), self._ends[group]), "cannot be read:"):
+            return self._file.read_row_group(group, columns=[self.column]).column(0)
 
     def _words(self, first: int, last: int) -> str:
         return f"rows {first:,} to {last - 1:,} of the list '{printable(str(self.path))}'"
 
     def _chosen(self, column: str | None) -> str:
         schema = self._file.schema_arrow
-        usable = [field.name for field in schema if _is_text(field.type) or _is_binary(field.type)]
+        kinds = {field.name: _stored(field.type) for field in schema}
+        usable = [name for name, kind in kinds.items() if _is_text(kind) or _is_binary(kind)]
         if column is None:
             column = usable[0] if len(usable) == 1 else "path"
         if column not in usable:
             there = ", ".join(map(shown, usable)) or "none"
+            if column in kinds:
+                raise InputError(
+                    f"the column {shown(column)} of the list '{printable(str(self.path))}' is of type {kinds[column]}, "
+                    f"and not of paths (text) or encoded pictures (binary); there are: {there}; --column names one"
+                )
             raise InputError(
                 f"the list '{printable(str(self.path))}' has no column {shown(column)} of paths (text) or encoded "
                 f"pictures (binary); there are: {there}; --column names one"
@@ -174,7 +186,7 @@ class _Contents:
             value = self._groups[group][row - self._manifest.start_of(group)]
         if not value.is_valid:
             raise InputError(f"'{self._names[index]}' has no picture: its row is null")
-        data: bytes = value.as_py()
+        data: bytes = value.as_py()  # of a category, too
         if len(data) > MAX_NBYTES:
             raise InputError(f"'{self._names[index]}' has {len(data):,} bytes, at most {MAX_NBYTES:,} are read")
         return data
@@ -197,6 +209,46 @@ def write_manifest(path: Path, listing: Listing) -> None:
 
 def _parts(files: Sequence[str]) -> Iterator[Sequence[str]]:
     return (files[first : first + GROUP_ROWS] for first in range(0, len(files), GROUP_ROWS))
+
+
+def _row_name(number: int) -> str:
+    """What an input is called that has no name."""
+    return f"row {number}"
+
+
+def _stored(kind: Any) -> Any:
+    """What elements of a type are: of a category, pandas' say, what it has."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _whole(column: Any) -> Any:
+    """A column in one piece, without categories."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # categories that differ from piece to piece
+        return pa.chunked_array([each.dictionary_decode() for each in array.chunks]).combine_chunks()
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _names(column: Any) -> list[str | None]:
+    """A column as names of files; None for null. Texts need not be UTF-8: programs write what files are called."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+
+    array = _whole(column)
+    view = getattr(pa, "binary_view", pa.binary)
+    as_bytes = {"string": pa.binary(), "large_string": pa.large_binary(), "string_view": view()}
+    if (kind := as_bytes.get(str(array.type))) is not None:
+        array = array.cast(kind)
+    return [_name(value) for value in array.to_pylist()]
+
+
+def _name(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return os.fsdecode(value)
+    return None if value is None else str(value)
 
 
 def _is_text(kind: Any) -> bool:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from vgg16gpu.cluster.job import Job, JobFolder, process_name
 from vgg16gpu.cluster.pool import EnginePool
+from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.io.results import record_path
-from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
+from vgg16gpu.io.results import open_results, record_path
+from vgg16gpu.io.results.parquet_results import partial_path
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import Listing
@@ -60,6 +61,7 @@ class ShardWorker(Closing):
         spec = spec_of(self.pool.engine.graph.input, job.shape, job.preprocess)
         self._spec = replace(spec, allow_nonfinite=bool(job.engine.get("allow_nonfinite")))
         kind = self.pool.engine.device.facts.kind
+        self._work = WorkFolder(self._folder.temporary)
         self._decode = job.decode if decodes_on_device(job.decode, kind, self._spec) else None
 
     def compute(self, shard: int, tell: Callable[[int], None] = lambda _: None) -> ShardDone:
@@ -67,7 +69,7 @@ class ShardWorker(Closing):
         job, folder = self.job, self._folder
         started = time.perf_counter()
         listing = job.inputs.listing(*job.cut.bounds(shard))
-        temporary = folder.temporary(shard)
+        temporary = self._work.rows(folder.part(shard).name)
         try:
             rows, errors = self._write(listing, temporary, tell)
             done = ShardDone(
@@ -82,7 +84,7 @@ class ShardWorker(Closing):
                 tuple(share.device for share in self.pool.shares if not share.problem),
             )
             folder.log(self._name, asdict(done))
-            temporary.replace(folder.part(shard))
+            folder.publish(shard, temporary)
         finally:
             for path in (temporary, partial_path(temporary), record_path(temporary)):
                 with suppress(OSError):
@@ -91,7 +93,10 @@ class ShardWorker(Closing):
 
     def close(self) -> None:
         """Close the engines. Safe to call twice."""
-        self.pool.close()
+        try:
+            self.pool.close()
+        finally:
+            self._work.close()
 
     def _write(self, listing: Listing, path: Path, tell: Callable[[int], None]) -> tuple[int, int]:
         """Rows, and how many of them have no answer."""
@@ -108,7 +113,7 @@ class ShardWorker(Closing):
                 apart=self.pool.has_processes,
             ) as reading,
             self.pool.answers(reading, ranking, self._decode) as stream,
-            ParquetFile(path, job.columns, job.run, resume=False) as results,
+            open_results(path, job.columns, job.run) as results,
         ):
             answers: Answers
             for answers in stream:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.shown import shown
 
@@ -125,11 +126,7 @@ class Preprocess:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What `to_json` gave. Raises InputError."""
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"preprocessing is no JSON: {error}") from error
-        return cls.from_fields(content)
+        return cls.from_fields(parse_json(text, "preprocessing"))
 
     def fields(self) -> dict[str, Any]:
         """Everything but the origin, as plain data."""
@@ -170,6 +167,13 @@ class Preprocess:
         order = {1: "grey", 3: self.channel_order.upper()}.get(self.channels, _count(self.channels))
         parts = [*(self._fitting(height, width) if pictures else ()), order, self._formula()]
         return f"{'pictures' if pictures else 'pixels'}: {', '.join(parts)}; {self.origin}"
+
+    def assumption(self, height: int, width: int) -> str:
+        """What people should know who cannot see `line`: that this is assumed, and what it is; "" where it is not."""
+        if self.origin.kind != "assumed" or self.origin.options:
+            return ""
+        steps, _, _ = self.line(height, width).partition(";")
+        return f"assumed of {steps}, as {self.origin.reason}; if the network was trained otherwise its scores are wrong"
 
     def report(self, height: int, width: int, *, pictures: bool = True) -> dict[str, Any]:
         """The same as plain data, for --json."""

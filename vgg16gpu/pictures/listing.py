@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.shown import printable
+from vgg16gpu.io.shown import ending, printable
 from vgg16gpu.pictures.content import (
     IMAGE_SUFFIXES,
     NUMBER_SUFFIXES,
@@ -26,8 +25,7 @@ from vgg16gpu.pictures.content import (
     suffix_of,
     unreadable,
 )
-
-STANDARD_INPUT: Final = "-"
+from vgg16gpu.pictures.names import STANDARD_INPUT, read_names
 
 HIDDEN: Final = "hidden"
 NO_PICTURE: Final = "no pictures"
@@ -66,6 +64,7 @@ class Listing:
     numbers: those of the files that hold numbers (.txt, .npy, .npz, "-"); all others are read as pictures.
     left_out: how many things in folders are not among the files, by reason; examples: the first of them.
     contents: the bytes of each picture, where the files are names alone; None where they are read from there.
+    problems: why some of the files cannot be read, by their number, where the list itself says so.
     """
 
     files: tuple[str, ...]
@@ -73,6 +72,12 @@ class Listing:
     left_out: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
     contents: Contents | None = None
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether any of the files is read as a picture."""
+        return any(file not in self.numbers for file in self.files)
 
     def line(self) -> str:
         """How many files were left out and why, as one line; "" where there are none."""
@@ -89,14 +94,18 @@ class Listing:
 
 
 def list_files(
-    given: Sequence[str | os.PathLike[str]], files_from: str | None = None, *, recursive: bool = True
+    given: Sequence[str | os.PathLike[str]],
+    files_from: str | None = None,
+    *,
+    recursive: bool = True,
+    null: bool = False,
 ) -> Listing:
     """What `given` names (files, folders, "-"), then what is named in the file `files_from` ("-": standard input).
 
     The pictures of a folder come in the order of their whole paths, as `sorted` gives them; with `recursive` those of
-    its subfolders are among them. A list has a name in each line, or between zero bytes if it holds any; names are
-    relative to the current folder. Raises InputError where something given does not exist, is of an unknown kind, or is
-    a folder without pictures, and where there is nothing to read.
+    its subfolders are among them. A list has a name in each line, with `null` between zero bytes (`names.py`); names
+    are relative to the current folder. Raises InputError where something given does not exist, is of an unknown kind,
+    or is a folder without pictures, and where there is nothing to read.
     """
     lister = _Lister(recursive)
     for path in given:
@@ -104,7 +113,7 @@ def list_files(
     if files_from is not None:
         if files_from == STANDARD_INPUT and STANDARD_INPUT in lister.files:
             raise InputError("standard input (-) is named as numbers and as a list of files; it can be one of them")
-        for path in _names(files_from):
+        for path in read_names(files_from, null=null):
             lister.add_listed(path)
         if not lister.files:
             raise InputError(f"the list '{files_from}' names no files; write a name in each line")
@@ -160,7 +169,7 @@ class _Lister:
         elif not self._add_file(path, mode):
             accepted = ", ".join((*NUMBER_SUFFIXES, *IMAGE_SUFFIXES))
             raise InputError(
-                f"input '{path}' has the ending '{suffix_of(path)}' and does not begin as a picture; accepted are "
+                f"input '{path}' has {ending(suffix_of(path))} and does not begin as a picture; accepted are "
                 f"{accepted}, a folder of images, and - for numbers on standard input"
             )
 
@@ -284,14 +293,3 @@ def _begins_as_picture(path: str, suffix: str) -> bool:
     kind = picture_kind(read_head(path))
     # Raw files of cameras begin as TIFF does, with a preview in them that is not the picture.
     return kind is not None and (kind != "TIFF" or suffix in _TIFF_SUFFIXES)
-
-
-def _names(files_from: str) -> list[str]:
-    try:
-        if files_from == STANDARD_INPUT:
-            content = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
-        else:
-            content = Path(files_from).read_bytes()  # of a pipe, too: <(find ...)
-    except OSError as error:
-        raise InputError(f"the list '{files_from}' cannot be read: {error.strerror or error}") from error
-    return [os.fsdecode(name) for name in content.split(b"\0" if b"\0" in content else b"\n") if name]

@@ -153,10 +153,11 @@ struct Pixels {
   typedef Source::Raw Raw[C];
 
   float scale, mean_scale[C], mean_shift[C];
+  InputLimits limits;
   unsigned largest = 0;  // bits of the largest magnitude read
 
-  DEVICE Pixels(const float* in_scale, const float* mean_scale, const float* mean_shift)
-      : scale(USES_SCALE ? __ldg(in_scale) : 1.0f) {
+  DEVICE Pixels(const float* in_scale, const float* mean_scale, const float* mean_shift, InputLimits limits)
+      : scale(USES_SCALE ? __ldg(in_scale) : 1.0f), limits(limits) {
     UNROLL
     for (int c = 0; c < C; c++) {
       this->mean_scale[c] = SOURCE == SOURCE_U8 ? __ldg(mean_scale + c) : 1.0f;
@@ -176,7 +177,7 @@ struct Pixels {
     UNROLL
     for (int c = 0; c < C; c++) {
       largest = max(largest, Source::magnitude(raw[c]));
-      v[c] = Source::value(raw[c], mean_scale[c], mean_shift[c]);
+      v[c] = limits(Source::value(raw[c], mean_scale[c], mean_shift[c]));
     }
     make_cell(v, scale, cell);
   }

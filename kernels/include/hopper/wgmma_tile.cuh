@@ -1,12 +1,12 @@
 // The epilogue of every wgmma kernel: the sums of one warpgroup, 64 output channels x 8 * COLUMNS pixels in the layout
 // of wgmma.cuh, become stored values in swizzled shared memory, ready for one TMA store a plane.
 //
-//   value = relu(fmaf(sum, dequant[channel], bias[channel]))     (float16, bfloat16: sum + bias[channel])
+//   value = activation(fmaf(sum, dequant[channel], bias[channel]))     (float16, bfloat16: sum + bias[channel])
 //   stored: F16, BF16: value;  F16_PAIR: s = value * scale[channel], hi = half(s), lo = half(s - hi);
 //           U8, S8: rint(value * scale[channel]), saturated, NaN becomes 0
 //
 // A kernel calls, with all 128 threads of the warpgroup:
-//   Finish<ELEMENT> finish(bias + first, dequant + first, out_scale + first, apply_relu);   first: the tile's channel
+//   Finish<ELEMENT> finish(bias + first, dequant + first, out_scale + first, activation);   first: the tile's channel
 //   stage_tile<ELEMENT, COLUMNS, POOL>(sum, finish, staging, record);
 // and then shared_writes_to_async(), a barrier of the warpgroup, and a store_box a plane from `staging`, a box of 64
 // channels swizzled 128B (bytes: 64B). A "column" is 8 pixels that follow each other in the tile; a kernel that
@@ -59,10 +59,40 @@ DEVICE float larger(float a, float b) {
 }
 DEVICE int larger(int a, int b) { return max(a, b); }
 
+#ifdef CLIPS
+DEVICE float smaller(float a, float b) {
+  float v;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+}
+#endif
+
 DEVICE uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 DEVICE uint32_t bits_of(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 DEVICE __half2 half2_of(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
 DEVICE __nv_bfloat162 bfloat2_of(uint32_t bits) { return *reinterpret_cast<const __nv_bfloat162*>(&bits); }
+
+// An Activation as maxima and minima, of two values of 16 bits at once, too. NaN stays.
+struct Limits {
+  float floor;  // no value is below: ReLU's 0 or minus infinity
+#ifdef CLIPS
+  float ceiling;
+
+  DEVICE explicit Limits(Activation activation) : floor(activation.low), ceiling(activation.high) {}
+  DEVICE float operator()(float v) const { return smaller(larger(v, floor), ceiling); }
+  DEVICE __half2 operator()(__half2 v) const {
+    return __hmin2_nan(__hmax2_nan(v, __float2half2_rn(floor)), __float2half2_rn(ceiling));
+  }
+  DEVICE __nv_bfloat162 operator()(__nv_bfloat162 v) const {
+    return __hmin2_nan(__hmax2_nan(v, __float2bfloat162_rn(floor)), __float2bfloat162_rn(ceiling));
+  }
+#else
+  DEVICE explicit Limits(Activation activation) : floor(activation.is_relu ? 0.0f : __int_as_float(0xff800000)) {}
+  DEVICE float operator()(float v) const { return larger(v, floor); }
+  DEVICE __half2 operator()(__half2 v) const { return __hmax2_nan(v, __float2half2_rn(floor)); }
+  DEVICE __nv_bfloat162 operator()(__nv_bfloat162 v) const { return __hmax2_nan(v, __float2bfloat162_rn(floor)); }
+#endif
+};
 
 // What the thread's two output channels are finished with. Bytes are stored two neighbouring channels at a time, which
 // is why the weights' rows of 8-bit elements are permuted: a thread's rows r, r + 8 are channels 2r, 2r + 1 there.
@@ -70,9 +100,10 @@ template <int STORED>
 struct Finish {
   typedef Stored<STORED> E;
   float bias[2], dequant[2], scale[2];
-  float floor;  // no value is below: ReLU's 0 or minus infinity
+  Limits limits;
 
-  DEVICE Finish(const float* tile_bias, const float* tile_dequant, const float* tile_scale, bool apply_relu) {
+  DEVICE Finish(const float* tile_bias, const float* tile_dequant, const float* tile_scale, Activation activation)
+      : limits(activation) {
     const int row = threadIdx.x % 32 / 4, group = threadIdx.x % 128 / 32 * 16;
     UNROLL
     for (int h = 0; h < 2; h++) {
@@ -83,7 +114,6 @@ struct Finish {
         scale[h] = __ldg(tile_scale + channel);
       }
     }
-    floor = apply_relu ? 0.0f : __int_as_float(0xff800000);
   }
 
   // The sums of one column (as in wgmma.cuh: channel e / 2, pixel e % 2) as items of 16 bits, one register a matrix.
@@ -91,18 +121,18 @@ struct Finish {
   DEVICE void pack(const Sum (&sum)[4], uint32_t (&items)[E::PLANES][E::MATRICES]) const {
     if constexpr (STORED == F16 || STORED == BF16) {
       UNROLL
-      for (int h = 0; h < 2; h++) {  // rounding first saves half of the instructions of ReLU and changes nothing
+      for (int h = 0; h < 2; h++) {  // rounding first saves half of the instructions of limits and changes nothing
         const float a = sum[2 * h] + bias[h], b = sum[2 * h + 1] + bias[h];
         if constexpr (STORED == F16)
-          items[0][h] = bits_of(__hmax2_nan(__floats2half2_rn(a, b), __float2half2_rn(floor)));
+          items[0][h] = bits_of(limits(__floats2half2_rn(a, b)));
         else
-          items[0][h] = bits_of(__hmax2_nan(__floats2bfloat162_rn(a, b), __float2bfloat162_rn(floor)));
+          items[0][h] = bits_of(limits(__floats2bfloat162_rn(a, b)));
       }
     } else if constexpr (STORED == F16_PAIR) {
       UNROLL
       for (int h = 0; h < 2; h++) {
-        const float a = larger(fmaf(sum[2 * h], dequant[h], bias[h]), floor) * scale[h];
-        const float b = larger(fmaf(sum[2 * h + 1], dequant[h], bias[h]), floor) * scale[h];
+        const float a = limits(fmaf(sum[2 * h], dequant[h], bias[h])) * scale[h];
+        const float b = limits(fmaf(sum[2 * h + 1], dequant[h], bias[h])) * scale[h];
         const __half2 hi = __floats2half2_rn(a, b);
         items[0][h] = bits_of(hi);
         items[1][h] = bits_of(__floats2half2_rn(a - __low2float(hi), b - __high2float(hi)));
@@ -123,7 +153,7 @@ struct Finish {
       const float fraction = fminf(__saturatef(value * (by * 0x1p-8f)), 255.0f * 0x1p-8f);
       return __float_as_uint(fmaf(fraction, 256.0f, 12582912.0f));
     } else {
-      return max(-128, min(127, __float2int_rn(larger(value, floor) * by)));
+      return max(-128, min(127, __float2int_rn(limits(value) * by)));
     }
   }
 };

@@ -244,7 +244,7 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert given["maxima"] == word
         assert (given["maxima_stride"], given["status"], given["error"]) == (1, control.status, control.error)
         assert (given["step"], given["H"], given["W"]) == (1, HEIGHT, WIDTH)
-        assert (given["apply_relu"], given["apply_relu2"]) == (1, 1)
+        assert (given["activation"], given["activation2"]) == (1, 1)
         tiles_x, tiles_y = given["tiles_x"], given["tiles_y"]
         assert (tiles_x, tiles_y) == (ceil_div(WIDTH - 1, 8), ceil_div(HEIGHT, rows))
         assert given["tiles"] == tiles_x * tiles_y * program.batch

@@ -11,7 +11,7 @@ import pytest
 from tests.support.general_harness import check_all_layouts, compute, layouts_of
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
 from vgg16gpu.checks.accuracy import assert_close
-from vgg16gpu.compiler.graph.gradient_ops import ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
@@ -287,6 +287,21 @@ def test_work_is_counted() -> None:
     )
     assert step.flop == 2 * 90
     assert step.nbytes == 4 * (90 + 1 + 2 * 9 * 8)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("shape", [(2, 8, 4, 4), (3, 7), (2, 3, 5)], ids=str)
+def test_gradients_pass_between_the_limits_of_a_clip(device: Device, shape: Shape, count: int) -> None:
+    random = seeded(f"clip gradient {shape} {count}")
+    y = normal(random, *shape).clip(-0.7, 0.9)
+    y.flat[0] = np.nan
+    gradients = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(count)]
+    low, high = y[y < 0].min(), np.nanmax(y)
+    op = ClipGradient("y", "x", ("x",), tuple(f"g{k}" for k in range(count)), low=-0.7, high=0.9)
+    expected = np.where((y <= low) | (y >= high), 0, sum(gradients)).astype(np.float32) + 0.0
+    assert (y <= low).any()
+    assert (y >= high).any()
+    check_all_layouts(device, op, [y, *gradients], expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

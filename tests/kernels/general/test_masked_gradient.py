@@ -13,6 +13,7 @@ import pytest
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Array, Bench, normal, seeded
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
+from vgg16gpu.compiler.graph.ops import Limits
 from vgg16gpu.compiler.lowering.base import Layer, Places
 from vgg16gpu.compiler.lowering.general import masked_gradient
 from vgg16gpu.devices.base import Device
@@ -77,15 +78,17 @@ def masked(
     out: Element = Element.F32,
     layout: Layout = Layout.NHWC,
     parts: list[Array] | None = None,
+    limits: Limits | None = None,
+    precision: str = "fp32",
 ) -> Array:
     """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero. parts: gets those."""
     bench = Bench(device)
     values = [operand.put(bench, f"g{k}") for k, operand in enumerate((x, *gradients))]
     room = Value("y", x.numbers.shape, layout, values[0].pointer, out)
     y = replace(room, pointer=bench.room(room.nbytes))
-    op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools)
+    op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools, range=limits)
     shapes = tuple(value.shape for value in values)
-    layer = Layer(op, shapes[0], FACTS, other_shapes=shapes[1:])
+    layer = Layer(op, shapes[0], FACTS, precision, other_shapes=shapes[1:])
     nowhere = values[0].pointer
     places = Places(nowhere, Control(nowhere, nowhere, len(x.numbers)), nowhere, nowhere)
     sizes = len(x.numbers), masked_gradient.parts(layer)
@@ -147,6 +150,26 @@ def test_masks_and_sums(device: Device, element: Element, out: Element, shape: t
         gradients = [Operand(normal(random, *each), element) for each in shapes]
         found = masked(device, x, *gradients, pools=pools, out=out)
         np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools, out=out))
+
+
+@pytest.mark.parametrize("limits", [(-0.7, 1.3), (0.0, 1.3), (-0.7, 0.0)])
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_what_a_clip_has_given(device: Device, precision: str, pools: bool, limits: Limits) -> None:
+    """What lies at a limit hands nothing on, as its element holds it: 0.7 and 1.3 are no numbers of any. NaN does."""
+    element = {"fp32": Element.F32, "fp16": Element.F16, "bf16": Element.BF16}[precision]
+    shape, random = (2, 20, 7, 6), seeded(f"clip {precision} {pools}")
+    numbers = normal(random, *shape).clip(*limits)
+    numbers[1, 3, 2, 2] = np.nan
+    x = Operand(numbers, element)
+    gradients = [Operand(normal(random, *each)) for each in (pooled_shape(shape) if pools else shape, shape)]
+    found = masked(device, x, *gradients, pools=pools, limits=limits, precision=precision)
+    low, high = (Operand(np.full((1, 1, 1, 1), limit, np.float32), element).rounded.item() for limit in limits)
+    first, second = (gradient.rounded for gradient in gradients)
+    total = (handed_back(x.rounded, first) if pools else first) + second
+    at_end = (x.rounded <= low) | (x.rounded >= high)
+    assert 0.1 < at_end.mean() < 0.9
+    np.testing.assert_array_equal(found, np.where(at_end, np.float32(0), total))
 
 
 @pytest.mark.parametrize("pools", [False, True])

@@ -24,6 +24,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.devices import opening_ahead, widen_queues
 from vgg16gpu.devices.stages import stage, tell_stage
@@ -33,7 +34,8 @@ _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
     "`model make` wrote."
 )
-_FILES_HELP = "Take the names in FILE, too; -: stdin. One a line, or between zero bytes as `find -print0` writes."
+_FILES_HELP = "Take the names in FILE, too, one a line; -: stdin."
+_NULL_HELP = "Of --files-from: names stand between zero bytes, as `find -print0` writes them."
 _OUTPUT_HELP = (
     "Write a row for each input, as batches end: .csv, .jsonl, .parquet (input, error, the best classes), or all "
     "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
@@ -58,9 +60,10 @@ _DECODE_HELP = (
 )
 
 
-@click.command("infer")
+@click.command("infer", cls=WritingCommand, lists_inputs=True)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @click.option("--files-from", metavar="FILE", help=_FILES_HELP)
+@click.option("-0", "--null", "null", is_flag=True, help=_NULL_HELP)
 @click.option("--recursive/--no-recursive", default=True, help="Look into subfolders, too. Default: yes.")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
@@ -103,6 +106,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     options = Options(**values)
     if not options.images and options.files_from is None:
         raise click.UsageError("Missing argument 'IMAGE...': name pictures, folders of them, or --files-from FILE.")
+    if options.null and options.files_from is None:
+        raise click.UsageError("--null is of a list of names: give --files-from FILE, too")
     if options.quiet or options.verbose:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,21 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.common.progress import Counter
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.cli.infer.writing import run_options
 from vgg16gpu.cluster.cards import have_processes, kind_of
-from vgg16gpu.cluster.finish import finish, read_summary, reopen
+from vgg16gpu.cluster.finish import SIZES, check_sizes, finish, read_summary, reopen
 from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
-from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.outputs import Named
 from vgg16gpu.io.results import Columns, RunRecord, list_digest
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.shown import printable
@@ -52,7 +54,8 @@ def compute_shards(options: Options) -> int:
             inputs = sum(last - first for first, last in map(job.cut.bounds, left))
             with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
                 for shard in left:
-                    worker.compute(shard, counter.add)
+                    if not folder.part(shard).exists():  # else another process has been faster
+                        worker.compute(shard, counter.add)
     return ended(options, job)
 
 
@@ -99,6 +102,9 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     manifest, listing = _manifest(options)
     asked = Asked.of(options, listing)
     folder.prepare()
+    folder.refuse_own(_read(options, asked.path))
+    if asked.assumption and not options.quiet:
+        tell(asked.assumption)
     count = manifest.count if manifest else len(listing.files)
     size = options.shard_size or folder.shard_size() or shard_size(count, workers)
     batch = max(options.batches, default=0) or default_batch(size, asked.graph, asked.shape, kind)
@@ -135,6 +141,14 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     return job
 
 
+def _read(options: Options, model: Path) -> Iterator[Named]:
+    """The files that the job reads, but for its inputs."""
+    yield from model_files(model)
+    for what, path in (("the list", options.files_from), ("the file of labels", options.labels)):
+        if path is not None:
+            yield what, path
+
+
 def ended(options: Options, job: Job) -> int:
     """Say how the job stands; check and end it where all shards are whole. The exit code."""
     folder = JobFolder(job.folder)
@@ -145,9 +159,11 @@ def ended(options: Options, job: Job) -> int:
         if options.as_json:
             print_json({"output": str(options.output), "shards": job.cut.count, "missing": missing})
         return 0
-    summary = read_summary(folder) or finish(job, folder)
+    summary = read_summary(folder)
+    if summary is None or not check_sizes(job, folder, summary):
+        summary = finish(job, folder)
     if options.as_json:
-        print_json({"output": str(options.output), **summary})
+        print_json({"output": str(options.output), **{key: summary[key] for key in summary if key != SIZES}})
     elif not options.quiet:
         console().print(
             f"{summary['inputs']:,} inputs: {summary['answered']:,} answered, {summary['errors']:,} not; "
@@ -185,4 +201,4 @@ def _manifest(options: Options) -> tuple[Manifest | None, Listing]:
         return Manifest(Path(options.files_from), options.column), Listing(())
     if options.column:
         raise InputError("--column is of a list that is a .parquet file; name one by --files-from")
-    return None, listed(options.images, options.files_from, recursive=options.recursive)
+    return None, listed(options.images, options.files_from, recursive=options.recursive, null=options.null)

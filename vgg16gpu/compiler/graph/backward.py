@@ -2,7 +2,7 @@
 
 The gradient of a convolution is the convolution with its weights turned by 180 degrees and transposed, of a product
 with a matrix that with the transposed matrix. Source: the chain rule; where a function has no derivative, as torch has
-it: a ReLU hands nothing on at 0, the first of several maxima gets all.
+it: a ReLU hands nothing on at 0, a Clip (torch's hardtanh) nothing at its limits, the first of several maxima gets all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient, PowerOfTwo, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, MaskedGradient, PoolGradient, PowerOfTwo, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
     BatchNorm,
+    Clip,
     Conv,
     Flatten,
     Gemm,
@@ -26,6 +27,7 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralConv,
     GlobalPool,
     Identity,
+    Limits,
     MatMul,
     Op,
     Pad,
@@ -102,11 +104,13 @@ class Backward:
             gradients = [self.add(Arithmetic, first, of, others=tuple(others)), *gradients[_MOST_OPERANDS:]]
         return gradients[0]
 
-    def through_relu(self, gradients: list[str], y: str) -> str:
-        """The sum, where the result y of a ReLU is above zero."""
+    def through_relu(self, gradients: list[str], y: str, limits: Limits | None = None) -> str:
+        """The sum, where the result y of a ReLU is above zero, or that of a Clip between its limits."""
         if len(self.shapes[y]) != _MAP_RANK:
             gradients = gradients if len(gradients) <= _MOST_GRADIENTS else [self.summed(gradients, y)]
-            return self.add(ReluGradient, y, y, others=tuple(gradients))
+            if limits is None:
+                return self.add(ReluGradient, y, y, others=tuple(gradients))
+            return self.add(ClipGradient, y, y, others=tuple(gradients), low=limits[0], high=limits[1])
         pool = self._pool_gradient(gradients, y)
         if pool:
             self.ops.remove(pool)  # nobody else reads it: it is done in the same pass
@@ -114,7 +118,7 @@ class Backward:
         most = _MOST_GRADIENTS - bool(pool)
         gradients = gradients if len(gradients) <= most else [self.summed(gradients, y)]
         others = (pool.x, *gradients) if pool else tuple(gradients)
-        return self.add(MaskedGradient, y, y, others=others, pools=bool(pool))
+        return self.add(MaskedGradient, y, y, others=others, pools=bool(pool), range=limits)
 
     def _pool_gradient(self, gradients: list[str], y: str) -> PoolGradient | None:
         """That of these gradients which a 2x2 max pool of y hands back."""
@@ -134,8 +138,11 @@ def hand_back(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[st
             f"{type(op).__name__} '{op.y}': its gradient is not supported; supported are those of {known}; "
             "name outputs before it"
         )
-    masked = isinstance(op, Relu) or getattr(op, "relu", False)
-    gradient = back.through_relu(gradients, op.y) if masked else back.summed(gradients, op.y)
+    if isinstance(op, Clip):
+        gradient = back.through_relu(gradients, op.y, _constant_limits(op))
+    else:
+        masked = isinstance(op, Relu) or getattr(op, "relu", False)
+        gradient = back.through_relu(gradients, op.y) if masked else back.summed(gradients, op.y)
     return rule(back, op, gradient)
 
 
@@ -259,6 +266,15 @@ def _arithmetic(back: Backward, op: Arithmetic, gradient: str) -> _Found:
                 yield name, gradient
 
 
+def _constant_limits(op: Clip) -> Limits:
+    if op.others:
+        raise ModelError(
+            f"Clip '{op.y}': its gradient is supported with constant limits, and these are computed; name outputs "
+            "before it"
+        )
+    return op.range
+
+
 def _constant(back: Backward, op: Op, name: str) -> Array:
     if name not in back.constants:
         raise ModelError(
@@ -270,6 +286,7 @@ def _constant(back: Backward, op: Op, name: str) -> Array:
 _RULES: Final[Mapping[type[Op], Callable[[Backward, Any, str], _Found]]] = {
     Arithmetic: _arithmetic,
     BatchNorm: _batch_norm,
+    Clip: _same,
     Conv: _conv,
     Flatten: _reshaped,
     Gemm: _gemm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vgg16gpu.compiler.graph.ops import Elementwise, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.ops import Elementwise, Limits, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import broadcast_shape, map_shape, window_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
@@ -16,9 +16,11 @@ class MaskedGradient(MultiOp):
     """0 where x, maps that a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands.
 
     pools: the first of them is that of a 2x2 max pool of x, whose windows hand it to their first maximum, row by row.
+    range: x comes out of a Clip to this range, and is at one of its ends instead.
     """
 
     pools: bool = False
+    range: Limits | None = None
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
         """That of x. Raises ModelError for gradients of other shapes."""
@@ -62,6 +64,18 @@ class PowerOfTwo(Op):
         if len(shape) not in (2, 4):
             raise ModelError(f"PowerOfTwo '{self.y}': its input has shape {shape}; it needs maps, or a row an image")
         return shape[0], *(1,) * (len(shape) - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ClipGradient(Elementwise):
+    """0 where x, what a Clip has given, is `low` or `high`; else the sum of 1 to 4 gradients, the further operands."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """What all operands are broadcast to. Raises ModelError."""
+        return broadcast_shape(self, *shapes)
 
 
 @dataclass(frozen=True, eq=False)

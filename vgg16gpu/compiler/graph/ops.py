@@ -26,6 +26,7 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Array: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
+Limits: TypeAlias = tuple[float, float]  # the smallest and the largest number that comes out, 0 between them
 Dim = TypeVar("Dim", bound=int | None)  # of a shape; None: open
 
 
@@ -71,7 +72,8 @@ class MultiOp(Op):
 class Conv(Op):
     """y = [pool2x2]([relu](conv(x, weight) + bias)); weight is (OC, C, KH, KW), bias (OC,) or None.
 
-    kept: the name of the map before the pool, for the planner alone: one kernel stores both.
+    For the planner alone: `kept` is the name of the map before the pool, where one kernel stores both; `limits` stand
+    in place of a ReLU (as of Gemm, Elementwise, GeneralConv and GeneralBatchNorm).
     """
 
     weight: Array
@@ -81,6 +83,7 @@ class Conv(Op):
     pool: bool = False  # 2x2 max-pool, stride 2, no padding, after the ReLU
     weight_steps: Array | None = None  # (OC,), if the file holds integers: weight / step is one of -128..127
     kept: str | None = None
+    limits: Limits | None = None
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -119,6 +122,7 @@ class Gemm(Op):
     relu: bool = False
     flattens: bool = False
     weight_steps: Array | None = None  # as of Conv
+    limits: Limits | None = None  # as of Conv
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +167,7 @@ class Elementwise(MultiOp):
     """y = [relu](f(operands)), all broadcast as in numpy; its subclasses say what f is."""
 
     relu: bool = field(default=False, kw_only=True)
+    limits: Limits | None = field(default=None, kw_only=True)  # as of Conv
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +191,11 @@ class Clip(Elementwise):
     low: float = -math.inf
     high: float = math.inf
 
+    @property
+    def range(self) -> Limits:
+        """The smallest and the largest number that comes out of one operand, the ReLU behind it included."""
+        return (max(self.low, 0.0), max(self.high, 0.0)) if self.relu else (self.low, self.high)
+
 
 @dataclass(frozen=True, eq=False)
 class FakeQuantize(Elementwise):
@@ -205,6 +215,7 @@ class GeneralBatchNorm(MultiOp):
 
     epsilon: float = 1e-5
     relu: bool = False
+    limits: Limits | None = None  # as of Conv
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +288,7 @@ class GeneralConv(MultiOp):
     window: Window = MAX_POOL_2X2
     group: int = 1
     relu: bool = False
+    limits: Limits | None = None  # as of Conv
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,11 +369,6 @@ class Graph:
         """How many weights and biases the ops hold."""
         held = sum(array.size for op in self.ops for array in op_arrays(op))
         return held + sum(array.size for array in self.constants.values())
-
-
-def gives_probabilities(graph: Graph) -> bool:
-    """Whether the first output is what a softmax gives."""
-    return any(isinstance(op, Softmax) and op.y == graph.outputs[0] for op in graph.ops)
 
 
 def parts(op: Op) -> tuple[Op, ...]:

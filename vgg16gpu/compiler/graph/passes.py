@@ -7,6 +7,7 @@ names of all.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
+    Clip,
     Conv,
     Elementwise,
     Flatten,
@@ -26,6 +28,7 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralConv,
     Graph,
     Identity,
+    Limits,
     MatMul,
     Op,
     Pool,
@@ -153,6 +156,32 @@ def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     return _fuse(graph, keep, fuse)
 
 
+def fuse_clip(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv, Gemm, Elementwise or GeneralBatchNorm + Clip -> one op with limits; Relu + Clip -> Clip.
+
+    0 lies between the limits, as padded channels are 0.
+    """
+
+    def fuse(first: Op, clip: Op) -> Op | None:
+        if not isinstance(clip, Clip) or clip.others or not clip.range[0] <= 0 <= clip.range[1]:
+            return None
+        if isinstance(first, Relu) or (isinstance(first, Clip) and not first.others):
+            low, high = _composed((0.0, math.inf) if isinstance(first, Relu) else first.range, clip.range)
+            return Clip(first.x, clip.y, clip.names, low=low, high=high)
+        if isinstance(first, Conv | Gemm | GeneralConv | GeneralBatchNorm | Elementwise):
+            limits = first.limits or (0.0 if first.relu else -math.inf, math.inf)
+            return replace(first, relu=False, limits=_composed(limits, clip.range))
+        return None
+
+    return _fuse(graph, keep, fuse)
+
+
+def _composed(first: Limits, second: Limits) -> Limits:
+    """The limits of values that the first and then the second limits clip."""
+    low, high = (min(max(limit, second[0]), second[1]) for limit in first)
+    return low, high
+
+
 def fuse_bias(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """Conv or Gemm without bias + a constant for each output channel -> one op."""
 
@@ -225,6 +254,7 @@ IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
     fold_flatten,
     drop_unread_constants,
 )
+CLIP_PASSES: Final[tuple[Pass, ...]] = (fuse_clip, fuse_max_pool)  # of the planner
 PASSES: Final = tuple(step for step in IMAGE_PASSES if step not in (transpose_first, channels_first_input))
 
 

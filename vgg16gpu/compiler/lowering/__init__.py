@@ -43,7 +43,19 @@ MODULES: Final = (
     Row(
         "general.elementwise",
         _FFMA,
-        ("Arithmetic", "BatchNorm", "Clip", "FakeQuantize", "GeneralBatchNorm", "LeakyRelu", "Relu", "ReluGradient"),
+        (
+            *(
+                "Arithmetic",
+                "BatchNorm",
+                "Clip",
+                "ClipGradient",
+                "FakeQuantize",
+                "GeneralBatchNorm",
+                "LeakyRelu",
+                "Relu",
+            ),
+            "ReluGradient",
+        ),
     ),
     Row("general.feature_loss", ("wgmma", "mma", "ffma"), ("FeatureLoss",)),
     Row("general.gram", _FFMA, ("Gram", "GramGradient")),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import Conv, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.ops import Conv, Limits, MultiOp, Op, Shape
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Scalar, Step
@@ -156,6 +156,7 @@ class Source:
     pointer: Pointer
     element_type: str
     normalisation: tuple[Pointer, Pointer] | None = None  # uint8: scale and shift of each channel
+    limits: Limits | None = None  # what values, those that bytes mean, too, are clipped to as they are taken in
 
 
 @dataclass(frozen=True)

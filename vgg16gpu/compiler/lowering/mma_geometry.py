@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.program.launches import Dim3, Kernel
 from vgg16gpu.program.values import Element
@@ -148,17 +149,28 @@ def finish_grid(batch: int, pitch: int) -> Dim3:
     return Dim3(batch * ceil_div(pitch // 4, FINISH_THREADS))
 
 
-# ---- For tools/ptxas.py: every element through every tile, into itself and, without pooling, into float32.
+# ---- For tools/ptxas.py: every element through every tile, into itself and, without pooling, float32; float16 with
+# limits as well.
 
-CONV_VARIANTS = tuple(
-    tile.conv_kernel(element, out_element, pool).defines
-    for tile in CONV_TILES
-    for element in OPERANDS
-    for out_element, pool in ((element, False), (element, True), (Element.F32, False))
+CONV_VARIANTS = (
+    *(
+        tile.conv_kernel(element, out_element, pool).defines
+        for tile in CONV_TILES
+        for element in OPERANDS
+        for out_element, pool in ((element, False), (element, True), (Element.F32, False))
+    ),
+    *(
+        (*tile.conv_kernel(Element.F16, Element.F16, pool).defines, CLIPS)
+        for tile in CONV_TILES
+        for pool in (False, True)
+    ),
 )
-GEMM_VARIANTS = tuple(
-    tile.gemm_kernels(element, out_element)[0].defines
-    for tile in (*GEMM_TILES, LARGE_48K)
-    for element in OPERANDS
-    for out_element in (element, Element.F32)
+GEMM_VARIANTS = (
+    *(
+        tile.gemm_kernels(element, out_element)[0].defines
+        for tile in (*GEMM_TILES, LARGE_48K)
+        for element in OPERANDS
+        for out_element in (element, Element.F32)
+    ),
+    (*GEMM_TILES[0].gemm_kernels(Element.F16, Element.F16)[0].defines, CLIPS),
 )

@@ -12,6 +12,7 @@ but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import mmap
 import os
@@ -28,6 +29,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from vgg16gpu.compiler.onnx.normal_form import normalise
 from vgg16gpu.compiler.onnx.wire import (
     BODIES,
     CODED,
@@ -42,6 +44,8 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
+
+_log = logging.getLogger(__name__)
 
 _OF_KERAS: Final = (".keras", ".h5", ".hdf5")
 LFS_POINTER: Final = b"version https://git-lfs"
@@ -80,6 +84,7 @@ class OnnxFile:
     model: onnx.ModelProto
     _data: memoryview
     _external: dict[str, memoryview] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
 
     @property
     def is_on_disk(self) -> bool:
@@ -97,6 +102,12 @@ class OnnxFile:
         for name in sorted(self._external):
             digest.update(self._external[name])
         return digest.hexdigest()
+
+    def warn(self, message: str) -> None:
+        """Log a warning that names this file, once however often it is loaded."""
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("%s: %s", printable(str(self.path)), message)
 
     def error(self, message: str) -> ModelError:
         """A ModelError that names this file."""
@@ -290,7 +301,7 @@ def parse_onnx(data: bytes, folder: Path | None = None) -> OnnxFile:
 
 def _parse(path: Path, data: memoryview) -> onnx.ModelProto:
     try:
-        model = cast(onnx.ModelProto, onnx.ModelProto.FromString(strip_model(data)))
+        model = normalise(cast(onnx.ModelProto, onnx.ModelProto.FromString(strip_model(data))))
     except (MalformedError, DecodeError) as error:
         raise _not_a_model(path, data) from error
     except UnreasonableError as error:

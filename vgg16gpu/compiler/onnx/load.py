@@ -6,6 +6,7 @@ A model that is not supported is refused as a whole, with every offending node i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
+from vgg16gpu.compiler.onnx.initializers import initializer_names, initializers
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
 from vgg16gpu.compiler.onnx.rules.table import RULES
@@ -25,6 +27,8 @@ from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, Translation, label
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
+MOST_VALUES: Final = 1 << 31  # of an image: kernels count them in 32 bits
+MOST_VALUES_OF_BATCH: Final = 1 << 33
 
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16)  # what run-time inputs may be; kernels compute in float32
 _HINT_COUNT: Final = 1000  # how many ops are looked through for a hint
@@ -98,6 +102,7 @@ def _load(
     for index in sorted({producers[name] for name in read if name in producers}):
         translation.add(file.model.graph.node[index])
     translation.refuse_outputs(wanted)
+    wanted = translation.copies(wanted)
     problems = _problem_of_rank(inputs, shapes)
     if translation.refusals:
         if not inputs and not bound:
@@ -105,6 +110,9 @@ def _load(
         problems.append(_refused(file, translation))
     if problems:
         raise file.error("\n  ".join(problems))
+    if translation.remarks:
+        first, *others = translation.remarks
+        file.warn(f"{first}{f' (and so {len(others)} more nodes)' if others else ''}")
     constants = {name: _constant(translation, name) for name in wanted if not translation.values[name].is_run_time}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
@@ -169,8 +177,8 @@ def _opset(file: OnnxFile) -> int:
 
 def _run_time_inputs(file: OnnxFile, bound: Mapping[str, Constant]) -> list[ValueInfoProto]:
     graph = file.model.graph
-    initializers = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initializers]
+    stored = initializer_names(graph)
+    inputs = [value for value in graph.input if value.name not in stored]
     names = [value.name for value in inputs]
     for name in bound:
         if name not in names:
@@ -214,9 +222,19 @@ def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Ope
     if shape is None:
         raise file.error(f"input '{value.name}' is declared without a shape; export the model with one")
     if any(dim is not None and dim < 1 for dim in shape):
-        raise file.error(f"input '{value.name}' has shape {shape}; all dimensions must be positive")
+        empty = " (0 means that it holds nothing)" if 0 in shape else ""
+        raise file.error(
+            f"input '{value.name}' has shape {shape}; all dimensions must be positive{empty}: export the model with "
+            "numbers, or with -1 or a name for each dimension that is to be open"
+        )
     if len(shape) > MAX_RANK:
         raise file.error(f"input '{value.name}' has {len(shape)} dimensions; at most {MAX_RANK} are supported")
+    batch, *sample = (dim or 1 for dim in shape or (1,))
+    if math.prod(sample) >= MOST_VALUES or batch * math.prod(sample) >= MOST_VALUES_OF_BATCH:
+        raise file.error(
+            f"input '{value.name}' has shape {shape}, too many values: an image has fewer than 2^31, a batch fewer "
+            "than 2^33; export the model with smaller sizes"
+        )
     return shape
 
 
@@ -234,7 +252,7 @@ def _quoted(names: Iterable[str]) -> str:
 def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
     """The index of the node that computes each value. Every name may be given once."""
     graph = file.model.graph
-    taken = [tensor.name for tensor in graph.initializer] + [*inputs]
+    taken = [name for name, _ in initializers(graph)] + [*inputs]
     made = [(name, index) for index, node in enumerate(graph.node) for name in node.output if name]
     seen: set[str] = set()
     for name in [*taken, *(name for name, _ in made)]:
@@ -252,7 +270,9 @@ def _wanted(
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
-    values = _meant(file, wanted, {*inputs, *producers})
+    distinct = list(dict.fromkeys(wanted)) if outputs is None else wanted  # a file may declare one value twice
+    meant = dict(zip(distinct, _meant(file, distinct, {*inputs, *producers}), strict=True))
+    values = tuple(meant[name] for name in wanted)
     for name, value in zip(wanted, values, strict=True):
         if outputs is None and name != value:  # a node is called so
             raise file.error(f"declares the output '{name}', which no node computes; {EXPORT_AGAIN}")

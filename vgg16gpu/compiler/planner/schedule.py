@@ -369,7 +369,8 @@ class _Schedule:
         return InputSlot(name, self.shapes[name], entries)
 
     def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> InputEntry:
-        source = Source(_at(self.placement.raw_end - aligned(nbytes)), element_type, normalisation)
+        place = _at(self.placement.raw_end - aligned(nbytes))
+        source = Source(place, element_type, normalisation, self.selection.input_limits)
         if self.takes_input:
             layer = self.layers[0]
             y, weights = self.placement.values[layer.op.y], self.weights[layer.op.y]

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.compiler.choices import FAMILIES
-from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Pool, Shape, parts
+from vgg16gpu.compiler.graph.ops import Clip, Conv, ConvChain, Gemm, Graph, Limits, Op, Pool, Shape, parts
+from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
+from vgg16gpu.compiler.planner.input_limits import without_input_clip
 from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kept_maps
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.errors import ModelError
@@ -28,7 +30,8 @@ KEEPING: Final = ("fp16", "bf16")  # of pairs the pool is a launch of its own: t
 class KernelSelection:
     """A graph with a lowering for each op. `shapes` are those of the smallest batch.
 
-    The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts.
+    The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts. `input_limits`: to what
+    the run-time input is clipped as it is taken in.
     """
 
     graph: Graph
@@ -38,6 +41,7 @@ class KernelSelection:
     lowerings: Mapping[str, AnyLowering]  # by the name of the op's result
     scalings: Mapping[str, Scaling] = field(default_factory=dict)
     quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
+    input_limits: Limits | None = None
 
     @property
     def splits_float32(self) -> bool:
@@ -121,7 +125,7 @@ class KernelSelection:
         """
         found: set[str] = set()
         for op in self.graph.ops if self.precision == "fp32" else ():
-            bare = isinstance(op, Conv) and op.bias is None and not op.relu and not op.pool
+            bare = isinstance(op, Conv) and op.bias is None and not (op.relu or op.limits or op.pool)
             if bare and op.x in self.unsampled and op.x not in found:
                 found.add(op.y)
         return frozenset(found)
@@ -160,6 +164,13 @@ class KernelSelection:
             chosen[layer.op.y] = _best(layer, usable)
         return replace(self, lowerings=chosen)
 
+    def with_limits(self) -> KernelSelection:
+        """The same with clips as limits of what computes or takes in their operands, where kernels know these."""
+        if not any(isinstance(op, Clip) for op in self.graph.ops):
+            return self
+        graph, limits = without_input_clip(simplify(self.graph, passes=CLIP_PASSES))
+        return replace(self, graph=graph, input_limits=limits)
+
     def keeping_maps(self, families: tuple[str, ...]) -> KernelSelection:
         """The same with one op for a convolution and its pool where a kernel of these families stores both maps."""
         found = pooled_maps(self.graph) if self.precision in KEEPING else {}
@@ -191,6 +202,7 @@ def select_kernels(
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
     selection = KernelSelection(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
     if not options.keep_values:
+        selection = selection if options.precision == "int8" else selection.with_limits()
         selection = selection.keeping_maps(families).chained(families)
     selection = selection.choosing(families)
     if options.precision == "int8" and {*selection.families.values()} <= {"ffma"}:

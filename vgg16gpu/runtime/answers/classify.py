@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import expects_gpu, open_device
@@ -25,6 +27,8 @@ from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.engine import Engine
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,22 @@ def classify(
                 codec=ahead.result() if ahead else None,
             ) as stream,
         ):
+            if listing.has_pictures:
+                warn_of_assumption(opened_model, wanted, sample)
             yield from named(stream, class_names_of(opened_model, engine, class_names))
+            if "uint8" in stream.element_types:  # arrays of pixels, too
+                warn_of_assumption(opened_model, wanted, sample)
+
+
+def warn_of_assumption(model: Model, wanted: Preprocess | None, sample: tuple[int, ...]) -> None:
+    """Log a warning where what is done to pictures is assumed, once in a process for each model."""
+    if wanted and (told := wanted.assumption(*sample[1:])):
+        _warn_once(f"{model.name}: {told}; preprocess= says how")
+
+
+@lru_cache(256)
+def _warn_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def labels(model: ModelSource) -> tuple[str, ...]:
@@ -124,9 +143,9 @@ def labels(model: ModelSource) -> tuple[str, ...]:
     opened = Model.of(model)
     graph = opened.graph()
     shape = infer_shapes(graph, resolve_input_shape(graph, graph.input.shape[0] or 1))[graph.outputs[0]]
-    if len(shape) != 2:
+    if not class_count(shape):
         raise ModelError(f"{opened.name}: output '{graph.outputs[0]}' has shape {shape}, which is no score a class")
-    return opened.labels(shape[1])
+    return opened.labels(class_count(shape))
 
 
 def wanted_preprocess(
@@ -142,13 +161,13 @@ def wanted_preprocess(
 
 def class_names_of(model: Model, engine: Answering, given: Sequence[str] | None) -> Sequence[str]:
     """A name for each class, those that are `given` or the model's. Raises InputError for another number of them."""
-    shape = engine.program.outputs[0].shape
-    if len(shape) != 2:
+    classes = class_count(engine.program.outputs[0].shape)
+    if not classes:
         return ()
     if given is None:
-        return model.labels(shape[1])
-    if len(given) != shape[1]:
-        raise InputError(f"class_names has {len(given)}, the model has {shape[1]} scores; give one name a class")
+        return model.labels(classes)
+    if len(given) != classes:
+        raise InputError(f"class_names has {len(given)}, the model has {classes} scores; give one name a class")
     return given
 
 
@@ -162,5 +181,5 @@ def _each(answers: Answers, names: Sequence[str]) -> Iterator[Answer]:
     for i, name in enumerate(answers.names):
         scores = answers.scores[i]
         pairs = zip(answers.best[i].tolist(), answers.probabilities[i].tolist(), strict=True)
-        top = () if answers.errors[i] else tuple(Rank(k, names[k], float(scores[k]), p) for k, p in pairs)
+        top = () if answers.errors[i] else tuple(Rank(k, names[k], float(scores.flat[k]), p) for k, p in pairs)
         yield Answer(name, answers.errors[i], top, scores)

@@ -195,7 +195,7 @@ def extent_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> 
 
 def _wants_processes(listing: Listing, spec: InputSpec) -> bool:
     """Whether processes load sooner than many threads: many pictures in files, which the device resizes."""
-    is_plain = not listing.numbers and listing.contents is None
+    is_plain = not (listing.numbers or listing.problems) and listing.contents is None
     return is_plain and len(listing.files) >= MANY and fit_for(spec) is not None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering.activation import activation_label
 
 TAPS: Final = 9  # of a 3x3 window
 # Rows of float32 weights in pack_conv's order are padded to a multiple of this: every TILE_K of conv_igemm divides it.
@@ -14,4 +15,4 @@ GROUP_ALIGNMENT: Final = 32
 def label(op: Conv) -> str:
     """What the step computes, for tables."""
     kernel = f"conv {op.window.kernel[0]}x{op.window.kernel[1]} {op.weight.shape[1]}->{op.weight.shape[0]}"
-    return kernel + " + relu" * op.relu + " + pool" * op.pool
+    return kernel + activation_label(op) + " + pool" * op.pool

@@ -6,6 +6,7 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
@@ -22,7 +23,9 @@ def kernel(pool: bool) -> Kernel:
     return Kernel(SOURCE, "conv_direct_f32", (("THREAD_ROWS", THREAD_ROWS), ("POOL", int(pool))))
 
 
-VARIANTS = tuple(kernel(pool).defines for pool in (False, True))  # tools/ptxas.py
+VARIANTS = tuple(
+    (*kernel(pool).defines, *clips) for pool in (False, True) for clips in ((), (CLIPS,))
+)  # tools/ptxas.py
 
 
 def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
@@ -31,14 +34,15 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     op = layer.op
     shape, window = matrix(op, x.shape), op.window
     step = Step(
-        kernel=kernel(op.pool),
+        kernel=activated(kernel(op.pool), op),
         grid=Dim3(ceil_div(shape.rows, THREAD_ROWS), ceil_div(shape.columns, WIDE)),
         block=Dim3(1),
         arguments=(
             *(y.pointer, x.pointer, *held),
             *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, *shape.map, shape.columns),
             *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
-            *scalars(op.weight.shape[0], shape.group, int(op.relu)),
+            *scalars(op.weight.shape[0], shape.group),
+            *activation(op),
         ),
         flop=flop(op, x.shape),
         nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),

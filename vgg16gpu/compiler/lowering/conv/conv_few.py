@@ -7,6 +7,7 @@ from typing import Final
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import mma
+from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
@@ -36,7 +37,8 @@ VARIANTS = tuple(
     for element in mma.ELEMENTS.values()
     for outputs, chunks in ((1, 1), (3, 1), (4, 8))
     for tile in (LARGE, SMALL)
-)  # tools/ptxas.py
+)
+VARIANTS += ((*kernel(Element.F16, 3, 1, LARGE).defines, CLIPS),)  # tools/ptxas.py
 
 
 def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
@@ -58,10 +60,10 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     across = ceil_div(width, columns)
     return (
         Step(
-            kernel=kernel(x.element, outputs, x.pitch // CHUNK, tile),
+            kernel=activated(kernel(x.element, outputs, x.pitch // CHUNK, tile), op),
             grid=Dim3(across * ceil_div(height, rows), batch),
             block=Dim3(THREADS),
-            arguments=(y.pointer, x.pointer, *held, *scalars(height, width, across, int(op.relu))),
+            arguments=(y.pointer, x.pointer, *held, *scalars(height, width, across), *activation(op)),
             flop=flop(op, x.shape),
             nbytes=x.nbytes + y.nbytes + x.element.nbytes * op.weight.size,
             names=op.names,

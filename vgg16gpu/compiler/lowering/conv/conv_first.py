@@ -14,6 +14,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
 from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.same_3x3 import computes_3x3
@@ -214,7 +215,7 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
     normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
     return (
         Step(
-            kernel=Kernel(SOURCE, "conv_first", tuple(macros.items())),
+            kernel=taking(activated(Kernel(SOURCE, "conv_first", tuple(macros.items())), op), x.limits),
             grid=Dim3(strips, ceil_div(height, rows), batch),
             block=Dim3(THREADS),
             arguments=(
@@ -222,7 +223,9 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
                 *(x.pointer, *held, *normalisation, places.maxima),
                 *scalars(1),
                 places.control.status,
-                *scalars(batch, height, width, y.pitch, rows, int(op.relu)),
+                *scalars(batch, height, width, y.pitch, rows),
+                *activation(op),
+                *input_limits(x.limits),
             ),
             shared=shared_nbytes(y.element, tile_width),
             flop=flop(op, layer.x_shape),

@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import ConvChain
 from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
 from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
@@ -147,9 +148,10 @@ def steps(
         **({"KEEP": 1} if problem.kept else {}),
     }
     of_first, of_second = held
+    kernel = activated(Kernel(SOURCE, "conv_first_two", tuple(macros.items())), first.op, second.op)
     return (
         Step(
-            kernel=Kernel(SOURCE, "conv_first_two", tuple(macros.items())),
+            kernel=taking(kernel, x.limits),
             grid=Dim3(choice.tile.blocks(problem, layer.facts.multiprocessors)),
             block=Dim3(THREADS * warpgroups),
             arguments=(
@@ -161,7 +163,8 @@ def steps(
                 *scalars(1),
                 *(places.control.status, places.control.error),
                 *scalars(layer.number, height, width, across, down, across * down * batch),
-                *scalars(int(first.op.relu), int(second.op.relu)),
+                *activation(first.op, second.op),
+                *input_limits(x.limits),
             ),
             shared=shared_nbytes(y.element, rows, warpgroups),
             flop=flop(first.op, first.x_shape) + flop(second.op, second.x_shape),

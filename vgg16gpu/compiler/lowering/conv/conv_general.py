@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import GeneralConv
+from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import view
 from vgg16gpu.program.launches import Kernel, Step, Walk
 from vgg16gpu.program.values import Layout, Value
 
 SOURCE = "conv_general.cu"
+VARIANTS = ((), (CLIPS,))  # tools/ptxas.py
 
 
 def steps(
@@ -25,13 +27,14 @@ def steps(
     grid, block = linear(math.prod(y.stored_shape))
     return (
         Step(
-            kernel=Kernel(SOURCE, "conv_general_f32"),
+            kernel=activated(Kernel(SOURCE, "conv_general_f32"), op),
             grid=grid,
             block=block,
             arguments=(
                 *(y.pointer, inp.pointer, weight.pointer, bias[0].pointer if bias else weight.pointer),
                 _walk(op, inp, weight, y),
-                *scalars(math.prod(y.stored_shape), filters, filters // op.group, int(last), len(bias), int(op.relu)),
+                *scalars(math.prod(y.stored_shape), filters, filters // op.group, int(last), len(bias)),
+                *activation(op),
             ),
             flop=2 * math.prod(y.shape) * channels * math.prod(kernel),
             nbytes=sum(value.nbytes for value in x) + y.nbytes,
@@ -63,7 +66,7 @@ def _walk(op: GeneralConv, inp: Value, weight: Value, y: Value) -> Walk:
 def _label(op: GeneralConv) -> str:
     rows, columns = op.window.kernel
     groups = f", {op.group} groups" if op.group > 1 else ""
-    return f"conv {rows}x{columns}{groups}" + " + relu" * op.relu
+    return f"conv {rows}x{columns}{groups}{activation_label(op)}"
 
 
 LOWERING = MultiLowering(GeneralConv, steps, no_weights, any_layout=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv, Shape
+from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import (
     Layer,
     Lowering,
@@ -209,14 +210,15 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     tile, window = shape.tile, op.window
     groups_per_block = ceil_div(shape.groups, shape.splits)
     main = Step(
-        kernel=tile.kernel("conv_igemm_f32", op.pool),
+        kernel=activated(tile.kernel("conv_igemm_f32", op.pool), op),
         grid=Dim3(ceil_div(shape.rows, tile.px), ceil_div(shape.columns, tile.oc), shape.splits),
         block=Dim3(tile.threads),
         arguments=(
             *(y.pointer, workspace, x.pointer, weight, bias),
             *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, *shape.map, shape.columns),
             *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
-            *scalars(op.weight.shape[0], shape.group // tile.k, groups_per_block, int(op.relu)),
+            *scalars(op.weight.shape[0], shape.group // tile.k, groups_per_block),
+            *activation(op),
         ),
         shared=tile.dynamic_shared,
         flop=flop(op, x.shape),
@@ -231,14 +233,15 @@ def _reduce_step(op: Conv, y: Value, shape: ConvGeometry, workspace: Pointer, bi
     """Adds the group sums that the blocks of a split reduction left in the workspace."""
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return Step(
-        kernel=shape.tile.kernel("conv_igemm_reduce_f32", op.pool),
+        kernel=activated(shape.tile.kernel("conv_igemm_reduce_f32", op.pool), op),
         grid=grid,
         block=block,
         arguments=(
             y.pointer,
             workspace,
             bias,
-            *scalars(shape.rows, shape.columns, op.weight.shape[0], shape.groups, int(op.relu)),
+            *scalars(shape.rows, shape.columns, op.weight.shape[0], shape.groups),
+            *activation(op),
         ),
         names=op.names,
         label=f"{label(op)}: add {shape.groups} group sums",

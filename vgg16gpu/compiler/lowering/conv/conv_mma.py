@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
@@ -41,13 +42,15 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Plac
     _check_limits(layer, x, tile, rows)
     return (
         Step(
-            kernel=tile.conv_kernel(x.element, y.element, op.pool),
+            kernel=activated(tile.conv_kernel(x.element, y.element, op.pool), op),
             grid=conv_grid(tile, rows, out_channels),
             block=Block(tile.threads),
             arguments=(
                 *(y.pointer, places.maxima, x.pointer, *held),
                 *scalars(rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, out_channels, y.pitch),
-                *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left, int(op.relu), 1),
+                *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
+                *activation(op),
+                *scalars(1),
             ),
             shared=tile.shared,
             flop=flop(op, x.shape),

@@ -15,6 +15,7 @@ from typing import Final, Generic, NamedTuple
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import Held, Layer, Lowering, Places, WeightArena, scalars
 from vgg16gpu.compiler.lowering.conv import known_linear
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, label
@@ -237,7 +238,7 @@ def _step(
 ) -> Step:
     op = layer.op
     return Step(
-        kernel=cut.kernel,
+        kernel=activated(cut.kernel, op),
         grid=Dim3(grid),
         block=Dim3(threads),
         arguments=arguments,
@@ -266,7 +267,8 @@ def _large(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[P
         *(feature_map(kept, (TILE_CHANNELS, tile.width, tile.rows, 1)) for kept in places.further),
         *(held.bias, held.dequant, held.out_scale, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down, total),
-        *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
+        *scalars(problem.height, problem.width, 1),
+        *activation(layer.op),
     )
     return _step(layer, cut, x, (y, *places.further), min(total, cut.multiprocessors), 384, arguments)
 
@@ -286,7 +288,8 @@ def _small(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[P
         *(held.bias, held.dequant, held.out_scale),
         *(places.workspace, places.counters, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down),
-        *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
+        *scalars(problem.height, problem.width, 1),
+        *activation(layer.op),
     )
     return _step(layer, cut, x, (y, *places.further), tile.blocks(problem), 160, arguments)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import BLOCK, Held, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import (
     GROUPS_PER_SM,
@@ -193,12 +194,13 @@ def _gemv(
     macros["GROUPS"] = groups
     return _step(
         layer,
-        Kernel(GEMV, "gemv", tuple(macros.items())),
+        activated(Kernel(GEMV, "gemv", tuple(macros.items())), layer.op),
         Dim3(layer.facts.multiprocessors if walks else ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
         BLOCK * groups,
         (
             *(y.pointer, x.pointer, held.weight, held.bias, dequant, held.out_scale, places.counters, places.maxima),
-            *scalars(problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
+            *scalars(problem.outputs, problem.length, y.pitch),
+            *activation(layer.op),
         ),
         problem.input_nbytes if walks else 0,
         x,
@@ -224,7 +226,7 @@ def _gemm(
     )
     return _step(
         layer,
-        Kernel(GEMM, "gemm_wgmma", tuple(macros.items())),
+        activated(Kernel(GEMM, "gemm_wgmma", tuple(macros.items())), layer.op),
         Dim3(*tile.tiles(problem), tile.splits),
         384,
         (
@@ -232,7 +234,8 @@ def _gemm(
             *(y.pointer, held.bias, held.dequant, held.out_scale, held.row_scale),
             *(places.workspace, places.counters, places.maxima),
             places.control.error,
-            *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu)),
+            *scalars(layer.number, batch, length, y.pitch, 1),
+            *activation(layer.op),
         ),
         1024 + stages * tile.stage_nbytes(problem),
         x,
@@ -271,7 +274,7 @@ def _step(
         flop=2 * batch * op.weight.size,
         nbytes=x.nbytes + y.nbytes + stored(x.element).nbytes * op.weight.size + 4 * outputs,
         names=op.names,
-        label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
+        label=f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus
 from vgg16gpu.compiler.lowering.gemm.gemm_splitk import product, weights
 from vgg16gpu.program.launches import Dim3, Kernel, Step
@@ -14,7 +15,7 @@ SOURCE: Final = "gemm_direct.cu"
 TILE_OUT: Final = 4
 TILE_N: Final = 4
 KERNEL: Final = Kernel(SOURCE, "gemm_direct_f32", (("TILE_OUT", TILE_OUT), ("TILE_N", TILE_N)))
-VARIANTS: Final = (KERNEL.defines,)  # tools/ptxas.py
+VARIANTS: Final = (KERNEL.defines, (*KERNEL.defines, CLIPS))  # tools/ptxas.py
 
 
 def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:

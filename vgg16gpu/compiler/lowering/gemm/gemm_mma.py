@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
@@ -48,7 +49,7 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Plac
     tile = _tile(layer)
     main, last = tile.gemm_kernels(x.element, y.element)
     parts, part_nbytes = gemm_parts(length * x.element.nbytes)
-    label = f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu
+    label = f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}"
     return (
         Step(
             kernel=main,
@@ -62,12 +63,14 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Plac
             label=label,
         ),
         Step(
-            kernel=last,
+            kernel=activated(last, op),
             grid=finish_grid(batch, y.pitch),
             block=Dim3(FINISH_THREADS),
             arguments=(
                 *(y.pointer, places.maxima, places.workspace, held.dequant, held.bias, held.out_scale),
-                *scalars(batch, outputs, y.pitch, parts, int(op.relu), 1),
+                *scalars(batch, outputs, y.pitch, parts),
+                *activation(op),
+                *scalars(1),
             ),
             nbytes=y.nbytes,
             names=op.names,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, Step
@@ -54,17 +55,18 @@ def product(
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
     return Step(
-        kernel=kernel,
+        kernel=activated(kernel, op),
         grid=grid,
         block=block,
         arguments=(
             *(y.pointer, x.pointer, *held),
-            *scalars(batch, outputs, pixels * padded_channels(channels), y.pitch, int(op.relu)),
+            *scalars(batch, outputs, pixels * padded_channels(channels), y.pitch),
+            *activation(op),
         ),
         flop=2 * batch * op.weight.size,
         nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + outputs),
         names=op.names,
-        label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
+        label=f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}",
     )
 
 

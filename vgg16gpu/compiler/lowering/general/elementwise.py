@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.gradient_ops import ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
@@ -20,6 +20,17 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Relu,
     Shape,
+)
+from vgg16gpu.compiler.lowering.activation import (
+    CLIPS,
+    NOTHING,
+    Activated,
+    Activation,
+    activated,
+    activation,
+    activation_label,
+    ends,
+    is_activated,
 )
 from vgg16gpu.compiler.lowering.base import (
     Layer,
@@ -40,8 +51,9 @@ SOURCE = "elementwise.cu"
 # In the order of the kernel's numbers.
 FUNCTIONS: Final = (
     *("add", "mul", "sub", "div", "leaky_relu", "clip", "batch_norm", "scale_shift", "quantise"),
-    "relu_gradient",
+    *("relu_gradient", "clip_gradient"),
 )
+VARIANTS: Final = ((), (CLIPS,))  # tools/ptxas.py
 MAX_OPERANDS: Final = 5
 _VECTOR: Final = 4  # floats of a 16-byte access
 
@@ -54,9 +66,9 @@ def elementwise_step(
     names: tuple[str, ...],
     label: str,
     numbers: Sequence[float] = (),
-    relu: bool = False,
+    finish: Activated = NOTHING,
 ) -> Step:
-    """One launch: y = [relu](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
+    """One launch: y = [activation](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
     target = room(y)
     spread = [operand.broadcast(y.shape) for operand in operands]
     walk = target.walk(*(operand.strides for operand in spread))
@@ -67,7 +79,7 @@ def elementwise_step(
     grid, block = linear(max(threads, 1))  # an empty y needs a launch no less than a full one
     first, second, third = (*numbers, 0.0, 0.0, 0.0)[:3]
     return Step(
-        kernel=Kernel(SOURCE, "elementwise_f32"),
+        kernel=activated(Kernel(SOURCE, "elementwise_f32"), finish),
         grid=grid,
         block=block,
         arguments=(
@@ -78,9 +90,10 @@ def elementwise_step(
             Scalar(first, "f"),
             Scalar(second, "f"),
             Scalar(third, "f"),
-            *scalars(int(relu), width, sum(bit << k for k, bit in enumerate(in_vectors)), threads),
+            *activation(finish),
+            *scalars(width, sum(bit << k for k, bit in enumerate(in_vectors)), threads),
         ),
-        flop=max(len(spread) - 1 + relu, 1) * math.prod(y.shape),
+        flop=max(len(spread) - 1 + is_activated(finish), 1) * math.prod(y.shape),
         nbytes=4 * sum(math.prod(operand.shape) for operand in operands) + y.nbytes,
         names=names,
         label=label,
@@ -89,7 +102,7 @@ def elementwise_step(
 
 def relu_step(x: Value, y: Value, names: tuple[str, ...]) -> Step:
     """One launch: a sum of one operand, then ReLU."""
-    return elementwise_step("add", [view(x)], y, names=names, label="relu", relu=True)
+    return elementwise_step("add", [view(x)], y, names=names, label="relu", finish=Activation(relu=True))
 
 
 def relu_steps(layer: Layer[Relu], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
@@ -122,11 +135,11 @@ def elementwise_steps(
 ) -> tuple[Step, ...]:
     """One launch."""
     del held, places
-    function, numbers = _function(layer.op)
+    function, numbers = _function(layer.op, layer.precision)
     return (_step(layer.op, function, [view(value) for value in x], y, numbers),)
 
 
-def _function(op: Op) -> tuple[str, tuple[float, ...]]:
+def _function(op: Op, precision: str) -> tuple[str, tuple[float, ...]]:
     """What the kernel calls it, and the numbers that it takes beside operands."""
     match op:
         case Arithmetic():
@@ -139,6 +152,8 @@ def _function(op: Op) -> tuple[str, tuple[float, ...]]:
             return "quantise", (op.scale, op.low, op.high)
         case ReluGradient():
             return "relu_gradient", ()
+        case ClipGradient():
+            return "clip_gradient", ends((op.low, op.high), precision)
     raise TypeError(type(op).__name__)
 
 
@@ -155,8 +170,8 @@ def general_batch_norm_steps(
 def _step(
     op: Elementwise | GeneralBatchNorm, function: str, operands: Sequence[View], y: Value, numbers: Sequence[float]
 ) -> Step:
-    label = function.replace("_", " ") + " + relu" * op.relu
-    return elementwise_step(function, operands, y, names=op.names, label=label, numbers=numbers, relu=op.relu)
+    label = function.replace("_", " ") + activation_label(op)
+    return elementwise_step(function, operands, y, names=op.names, label=label, numbers=numbers, finish=op)
 
 
 def _per_channel(pointer: Pointer, shape: Shape) -> View:
@@ -179,7 +194,7 @@ LOWERINGS = (
     Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
     *(
         MultiLowering(kind, elementwise_steps, no_weights, any_layout=True)
-        for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize, ReluGradient)
+        for kind in (Arithmetic, LeakyRelu, Clip, ClipGradient, FakeQuantize, ReluGradient)
     ),
     MultiLowering(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
 )

@@ -8,6 +8,7 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.lowering import mma, wgmma
+from vgg16gpu.compiler.lowering.activation import CLIPS, ends
 from vgg16gpu.compiler.lowering.base import (
     Layer,
     MultiLowering,
@@ -17,7 +18,7 @@ from vgg16gpu.compiler.lowering.base import (
     no_weights,
 )
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
 from vgg16gpu.program.values import Element, Layout, Value
 
 SOURCE: Final = "masked_gradient.cu"
@@ -28,16 +29,18 @@ MAX_GRADIENTS: Final = 4
 _F32: Final = Element.F32
 
 
-def kernel(x: Sequence[Element], y: Element, pools: bool, width: int, *, parts: bool = False) -> Kernel:
+def kernel(
+    x: Sequence[Element], y: Element, pools: bool, width: int, *, parts: bool = False, clips: bool = False
+) -> Kernel:
     """The kernel compiled for a map and gradients of these elements, and a result of that.
 
-    parts: whether it leaves the largest magnitudes, too.
+    parts: whether it leaves the largest magnitudes, too. clips: whether the map is what a Clip has given.
     """
     element = next((each for each in (*x, y) if each is not Element.F32), Element.F32)
     macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
     floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
-    largest = (("PARTS", 1),) if parts else ()
-    return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *largest))
+    further = (*((("PARTS", 1),) if parts else ()), *((CLIPS,) if clips else ()))
+    return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *further))
 
 
 def _variants(element: Element, out: Element, width: int, parts: bool) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -45,6 +48,13 @@ def _variants(element: Element, out: Element, width: int, parts: bool) -> Iterat
     for pools in (False, True):
         for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
             yield kernel((element, *gradients), out, pools, width, parts=parts).defines
+
+
+def _clip_variants() -> Iterator[tuple[tuple[str, int], ...]]:
+    """Of a map that a Clip has given, as each precision stores it, with two gradients."""
+    for element, out, width in ((_F32, _F32, 4), (Element.F16, _F32, 8), (Element.BF16, Element.BF16, 8)):
+        for pools in (False, True):
+            yield kernel((element, _F32, _F32), out, pools, width, clips=True).defines
 
 
 VARIANTS = tuple(
@@ -59,13 +69,14 @@ VARIANTS = tuple(
         )
         for defines in _variants(element, out, width, parts)
     )
-)  # tools/ptxas.py
+)
+VARIANTS += tuple(_clip_variants())  # tools/ptxas.py
 
 
 def steps(
     layer: Layer[MaskedGradient], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
 ) -> tuple[Step, ...]:
-    """One launch. x: what the ReLU has given, then gradients."""
+    """One launch. x: what the ReLU or the Clip has given, then gradients."""
     del held
     op, gradients = layer.op, x[1:]
     batch, channels, height, width = y.shape
@@ -76,7 +87,14 @@ def steps(
     rows = [_strides(value) for value in (y, *x)]
     return (
         Step(
-            kernel=kernel([value.element for value in x], y.element, op.pools, vector, parts=places.parts is not None),
+            kernel=kernel(
+                [value.element for value in x],
+                y.element,
+                op.pools,
+                vector,
+                parts=places.parts is not None,
+                clips=op.range is not None,
+            ),
             grid=grid._replace(z=batch),
             block=block,
             arguments=(
@@ -84,11 +102,12 @@ def steps(
                 *(value.factor or value.pointer for value in (*gradients, *missing * x[:1])),
                 places.parts or y.pointer,
                 Walk(((batch, height, width, stored, channels), *rows)),
+                *(Scalar(end, "f") for end in (ends(op.range, layer.precision) if op.range else ())),
             ),
             flop=(len(gradients) + 3 * op.pools) * math.prod(y.shape),
             nbytes=sum(value.nbytes for value in (y, *x)),
             names=op.names,
-            label="gradient of relu" + " and pool" * op.pools,
+            label=f"gradient of {'clip' if op.range else 'relu'}" + " and pool" * op.pools,
         ),
     )
 
@@ -114,7 +133,9 @@ def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
 
 
 def _takes(layer: Layer[MaskedGradient]) -> tuple[Element, ...]:
-    return (wgmma.ELEMENTS[layer.precision], Element.F32)
+    element = wgmma.ELEMENTS[layer.precision]
+    # Limits are compared with what maps mean: pairs, which hold it times a scale, are converted.
+    return (Element.F32,) if layer.op.range and element is Element.F16_PAIR else (element, Element.F32)
 
 
 def _gives(layer: Layer[MaskedGradient], wanted: tuple[Element, ...]) -> Element:

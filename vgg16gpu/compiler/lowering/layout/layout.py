@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import Flatten, Identity, Shape
+from vgg16gpu.compiler.lowering.activation import input_limits, taking
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
     Layer,
@@ -34,13 +35,17 @@ def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
     """The input as the host left it into float32 NHWC; NaN and Inf are told in the status words. kind: of device."""
     blocks = input_blocks(y.shape, kind)
     if source.normalisation:
-        return preprocess.from_bytes(source.pointer, y, source.normalisation, blocks)
+        return preprocess.from_bytes(source.pointer, y, source.normalisation, blocks, source.limits)
     batch, channels, *spatial = y.shape
     return Step(
-        kernel=Kernel(SOURCE, "nchw_to_nhwc_f32"),
+        kernel=taking(Kernel(SOURCE, "nchw_to_nhwc_f32"), source.limits),
         grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),
-        arguments=(y.pointer, source.pointer, status, *scalars(math.prod(spatial), channels, y.pitch)),
+        arguments=(
+            *(y.pointer, source.pointer, status),
+            *scalars(math.prod(spatial), channels, y.pitch),
+            *input_limits(source.limits),
+        ),
         nbytes=4 * math.prod(y.shape) + y.nbytes,
         names=(y.name,),
         label="input to NHWC",

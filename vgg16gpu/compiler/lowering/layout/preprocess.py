@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.graph.ops import Array, Limits
+from vgg16gpu.compiler.lowering.activation import input_limits, taking
 from vgg16gpu.compiler.lowering.base import BLOCK, WeightArena, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Pointer, Value
@@ -39,14 +40,20 @@ def weights(normalisation: Normalisation, arena: WeightArena) -> tuple[Pointer, 
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)
 
 
-def from_bytes(source: Pointer, y: Value, normalisation: tuple[Pointer, Pointer], blocks: int) -> Step:
-    """(N, H, W, C) bytes at `source` into normalised values at `y`, by `blocks` blocks for each image."""
+def from_bytes(
+    source: Pointer, y: Value, normalisation: tuple[Pointer, Pointer], blocks: int, limits: Limits | None = None
+) -> Step:
+    """(N, H, W, C) bytes at `source` into normalised values at `y`, clipped to limits, by `blocks` blocks an image."""
     batch, channels, *spatial = y.shape
     return Step(
-        kernel=Kernel("preprocess.cu", "preprocess_u8"),
+        kernel=taking(Kernel("preprocess.cu", "preprocess_u8"), limits),
         grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),
-        arguments=(y.pointer, source, *normalisation, *scalars(math.prod(spatial), channels, y.pitch)),
+        arguments=(
+            *(y.pointer, source, *normalisation),
+            *scalars(math.prod(spatial), channels, y.pitch),
+            *input_limits(limits),
+        ),
         flop=2 * math.prod(y.shape),
         nbytes=math.prod(y.shape) + y.nbytes,
         names=(y.name,),

@@ -1,0 +1,124 @@
+"""Clips in plans: limits of what takes the input in and of what computes, where nothing else wants what lies before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op, Transpose
+from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.planner.input_limits import without_input_clip
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise
+from vgg16gpu.devices.facts import H200
+from vgg16gpu.program.plans import Plan
+
+SHAPE = (None, 3, 16, 16)
+
+
+def conv(x: str, y: str, channels: int, **options: Any) -> Conv:
+    weight = np.ones((64, channels, 3, 3), np.float32)
+    return Conv(x, y, (y,), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), **options)
+
+
+def graph_of(*ops: Op, outputs: tuple[str, ...] = (), shape: tuple[int | None, ...] = SHAPE) -> Graph:
+    return Graph(GraphInput("x", shape), ops, outputs or (ops[-1].y,))
+
+
+CLIP = Clip("x", "c", ("c",), low=-2.0, high=3.0)
+NET = graph_of(
+    CLIP,
+    conv("c", "a", 3),
+    Clip("a", "ac", ("ac",), low=0.0, high=6.0, relu=True),
+    conv("ac", "b", 64, pool=True),
+    Clip("b", "bc", ("bc",), low=-1.0, high=6.0),
+    Gemm("bc", "g", ("g",), np.ones((10, 64 * 64), np.float32), None, flattens=True),
+    Clip("g", "y", ("y",), low=-8.0, high=9.0),
+)
+
+
+def planned(graph: Graph, precision: str, **options: Any) -> Plan:
+    samples = lambda: np.ones((1, 3, 16, 16), np.float32)  # noqa: E731 - one use
+    wish = PlanOptions(precision, samples=samples, **options)
+    return make_plan(graph, H200, [(1, 3, 16, 16)], wish)
+
+
+def labels(plan: Plan) -> list[str]:
+    program = plan.programs[0]
+    return [step.label for step in (*program.input.entries["float32"].steps, *program.steps)]
+
+
+def test_the_clip_of_the_input_goes() -> None:
+    graph, limits = without_input_clip(NET)
+    assert limits == (-2.0, 3.0)
+    assert [op.y for op in graph.ops] == ["a", "ac", "b", "bc", "g", "y"]
+    assert graph.ops[0].x == "x"
+    positive = replace(NET, ops=(replace(CLIP, relu=True), *NET.ops[1:]))
+    assert without_input_clip(positive)[1] == (0.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda graph: replace(graph, ops=(*graph.ops, conv("x", "z", 3)), outputs=("y", "z")),
+        lambda graph: replace(graph, outputs=("y", "c")),
+        lambda graph: replace(graph, outputs=("y", "x")),
+        lambda graph: replace(graph, ops=(replace(CLIP, low=1.0), *graph.ops[1:])),
+        lambda graph: replace(graph, ops=(replace(CLIP, others=("l", "h")), *graph.ops[1:])),
+    ],
+    ids=["two readers", "an output", "the input is one", "above zero", "computed"],
+)
+def test_other_clips_stay(change: Callable[[Graph], Graph]) -> None:
+    graph = change(NET)
+    assert without_input_clip(graph) == (graph, None)
+
+
+def test_other_graphs_stay() -> None:
+    of_another_rank = graph_of(CLIP, Transpose("c", "y", ("y",), (0, 2, 1)), shape=(None, 4, 4))
+    for graph in (of_another_rank, graph_of(conv("x", "y", 3))):
+        assert without_input_clip(graph) == (graph, None)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_hopper_has_no_launch_for_them(precision: str) -> None:
+    plan = planned(NET, precision)
+    assert labels(plan) == ["conv 3x3 3->64 + clip, conv 3x3 64->64 + clip + pool", "gemm 4096->10 + clip"]
+    (first,) = plan.programs[0].input.entries["float32"].steps
+    given = arguments(first)
+    found = [given[f"{name}_{end}"] for name in ("activation", "activation2", "input") for end in ("low", "high")]
+    assert found == [0.0, 6.0, -1.0, 6.0, -2.0, 3.0]
+
+
+def test_pairs_and_their_second_pass_neither() -> None:
+    plan = planned(NET, "fp32")
+    assert labels(plan) == ["conv 3x3 3->64 + clip", "conv 3x3 64->64 + clip + pool", "gemm 4096->10 + clip"]
+    assert plan.second_pass is not None
+    assert not any(step.label.startswith("clip") for step in plan.second_pass.steps)
+    (first,) = plan.second_pass.input.entries["float32"].steps
+    assert arguments(first)["input_high"] == 3.0
+
+
+def test_kept_values_are_all_stored() -> None:
+    plan = planned(NET, "fp16", keep_values=True)
+    assert sum(label.startswith("clip") for label in labels(plan)) == 4
+    assert {op.y for op in NET.ops} <= {value.name for value in plan.programs[0].values}
+
+
+def test_int8_stays_as_it_is() -> None:
+    scales = {"c": Scale(0.1, signed=True), "ac": Scale(0.1, signed=False), "bc": Scale(0.1, signed=True)}
+    plan = planned(NET, "int8", quantised=quantise(NET, scales))
+    assert sum(label.startswith("clip") for label in labels(plan)) == 4
+    assert not any(name == "CLIPS" for kernel in plan.kernels for name, _ in kernel.defines)
+
+
+def test_a_net_without_clips_compiles_the_same_kernels() -> None:
+    plain = replace(NET, ops=(conv("x", "a", 3, relu=True), conv("a", "y", 64, pool=True)))
+    for precision in ("fp32", "fp16"):
+        defined = {name for kernel in planned(plain, precision).kernels for name, _ in kernel.defines}
+        assert defined.isdisjoint({"CLIPS", "CLIPS_INPUT"})

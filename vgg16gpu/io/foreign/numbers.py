@@ -1,0 +1,31 @@
+"""Whole numbers that somebody else wrote as text."""
+
+from __future__ import annotations
+
+import re
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+
+_DIGITS = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+
+
+def whole_number(text: str, what: str, low: int, high: int) -> int:
+    """Return the number from `low` to `high` (both at least 0) that a text of ASCII digits says.
+
+    Digits and length are checked first, then the value: Python takes seconds to convert millions of digits, and refuses
+    more than 4,300. Raises InputError, which names `what`, for signs, blanks, leading zeros, and numbers out of range.
+    """
+    if _DIGITS.fullmatch(text) and len(text) <= len(str(high)) and low <= int(text) <= high:
+        return int(text)
+    raise InputError(f"{what} is {shown(text)}; accepted is a whole number from {low} to {high}, in digits")
+
+
+def whole_value(value: object, what: str, low: int, high: int) -> int:
+    """Return a value of a JSON document that is a whole number from `low` to `high`; true and 1.0 are none.
+
+    Raises InputError, which names `what`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise InputError(f"{what} is {shown(value)}; accepted is a whole number from {low} to {high}")
