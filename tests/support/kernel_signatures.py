@@ -14,7 +14,7 @@ from vgg16gpu.program.values import Pointer
 
 @cache
 def parameters(source: str, kernel: str, variant: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
-    """(name, kind) of each: "map", "walk", "pointer", "i" or "f". `variant`: which macros are set that add parameters."""
+    """(name, kind) of each: "map", "walk", "pointer", "i" or "f". `variant`: the macros that add parameters."""
     text = re.sub(r"//.*| GUARD_PARAMETERS| TIMELINE_PARAMETER", "", read_source(source))
     text = text.replace(" KEPT_PARAMETER", " const CUtensorMap kept," if "KEEP" in variant else "")
     text = text.replace(" PASSED_PARAMETERS", ", float low, float high" if "CLIPS" in variant else "")
