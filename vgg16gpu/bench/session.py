@@ -34,6 +34,7 @@ from vgg16gpu.bench.peers.fleet import Fleet
 from vgg16gpu.bench.peers.remote import RemotePeer
 from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks, Wanted
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.quantised_file import rounds_values, without_rounding
 from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
@@ -128,12 +129,14 @@ def _references(wanted: Wanted, graph: Graph, shape: tuple[int, ...], inputs: Ar
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     say("references from onnxruntime")
+    file = wanted.model.file
+    unrounded = without_rounding if rounds_values(file.model) else None  # as no precision rounds but int8
     if wanted.outputs is None:
-        return Oracle(wanted.model.path).scores(inputs)
+        return Oracle(wanted.model.path, edit=unrounded, file=file).scores(inputs)
     name = graph.outputs[0]
     value = infer_shapes(graph, shape)[name]
     row = value[1:] if value[:1] == shape[:1] else value  # else it has no row for each input: then the batch is 1
-    oracle = Oracle(wanted.model.path, [name], file=wanted.model.file)
+    oracle = Oracle(wanted.model.path, [name], unrounded, file)
     return np.stack([oracle.values(x[None], [name])[name].reshape(-1)[: math.prod(row)] for x in inputs])
 
 

@@ -11,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from vgg16gpu.checks.onnxruntime_session import first_line, open_session
+from vgg16gpu.checks.quantised_file import Edit
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx
 from vgg16gpu.compiler.onnx.wire import CODED, INSIDE
@@ -21,8 +22,7 @@ class Oracle:
     """A model in onnxruntime, CPU, its own default optimisations.
 
     With `values` the model runs with these inner ONNX values as further outputs (which keeps onnxruntime from fusing
-    across them). `operators`: what its QuantizeLinear and DequantizeLinear are instead, by the values they compute.
-    `file`: the model, where it is open already.
+    across them). `edit`: what is changed in it (see `quantised_file.py`). `file`: the model, where it is open already.
     Raises Error when onnxruntime is missing and ModelError when it refuses the model.
     """
 
@@ -30,10 +30,10 @@ class Oracle:
         self,
         model: Path,
         values: Sequence[str] = (),
-        operators: Mapping[str, str] | None = None,
+        edit: Edit | None = None,
         file: OnnxFile | None = None,
     ) -> None:
-        changed = _changed(file or open_onnx(model), values, operators or {}) if values or operators else None
+        changed = _changed(file or open_onnx(model), values, edit) if values or edit else None
         try:
             self._session = open_session(changed or model, weights_folder=model.resolve().parent if changed else None)
         except ModelError as error:
@@ -78,16 +78,12 @@ class Oracle:
             raise ModelError(f"{self._model}: onnxruntime cannot run the model: {first_line(error)}") from error
 
 
-def _changed(file: OnnxFile, names: Sequence[str], operators: Mapping[str, str]) -> bytes:
-    """The model with further outputs or other operators, without weights: they stay in its file, as external data."""
+def _changed(file: OnnxFile, names: Sequence[str], edit: Edit | None) -> bytes:
+    """The model edited or with further outputs, without weights: they stay in its file, as external data."""
     model = onnx.ModelProto()
     model.CopyFrom(file.model)
-    for node in model.graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.output[0] in operators:
-            node.op_type = operators[node.output[0]]
-            del node.input[1:], node.attribute[:]
-    if operators:
-        del model.graph.value_info[:]  # types of integers that are none now
+    if edit:
+        edit(model, file.array)
     _point_at_file(model.graph.initializer, file)
     for node in model.graph.node:
         for attribute in node.attribute:

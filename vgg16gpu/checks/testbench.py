@@ -84,6 +84,23 @@ class Quantised:
 
 
 @dataclass(frozen=True)
+class Rounded:
+    """The mean `score_error`, of values `layer_error`, beside what a file that rounds gives as it stands.
+
+    tolerance: what its rounding may be answerable for; the references are the file's answers without rounding.
+    """
+
+    mean_error: float
+    tolerance: float
+    agreement: float | None = None  # the share of inputs with the same best class
+
+    @property
+    def passed(self) -> bool:
+        """No more than rounding."""
+        return _within(self.mean_error, self.tolerance)
+
+
+@dataclass(frozen=True)
 class Report:
     """The outcome of a testbench."""
 
@@ -96,6 +113,7 @@ class Report:
     hints: tuple[str, ...] = ()  # why references may not agree, and what to do
     values: tuple[StepVerdict, ...] = ()  # asked for by their first name in place of scores: there are no verdicts then
     inputs: int = 0  # that these were computed of
+    rounded: Rounded | None = None  # of a file that rounds by itself, where the engine does not
 
     @property
     def worst_error(self) -> float | None:
@@ -151,6 +169,11 @@ class Report:
             reasons.append(
                 f"the mean error {self.quantised.mean_error:.3g} is {self.quantised.ratio:.3g} times that of "
                 f"onnxruntime's quantised form, {self.quantised.limit:g} are allowed"
+            )
+        if self.rounded and not self.rounded.passed:
+            reasons.append(
+                f"the mean error {self.rounded.mean_error:.3g} beside the file as it stands is more than the "
+                f"{self.rounded.tolerance:.3g} that its rounding explains"
             )
         if self.accuracy is not None and not self.accuracy >= self.min_accuracy:
             reasons.append(f"accuracy {self.accuracy:.2%} is below {self.min_accuracy:.2%}")

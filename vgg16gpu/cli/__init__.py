@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import signal
 import sys
 import warnings
@@ -44,6 +45,13 @@ COMMANDS = {
 # New objects until garbage is looked for. A start makes nearly as many, and all of them stay: at 700, the default,
 # looking takes 5 % of the time to the first answer.
 GARBAGE = 100_000
+
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
+    kind
+    for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)]
+    if kind  # click before 8.2 has none
+)
+_UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'\.")
 
 EXIT_CHECK_FAILED = 1  # done, but something is wrong
 EXIT_USAGE = 2  # nothing was done, or no input at all has an answer
@@ -96,9 +104,12 @@ class LazyGroup(click.Group):
             fail(printable(str(error)), EXIT_USAGE)
         except Error as error:
             fail(str(error), EXIT_USAGE)
+        except _NO_ARGUMENTS as error:  # a group without a command: its help, as `vgg16gpu` alone has it
+            click.echo(error.format_message(), err=True)
+            sys.exit(EXIT_USAGE)
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "vgg16gpu"
-            fail(f"{error.format_message()} (see {path} --help)", EXIT_USAGE)
+            fail(f"{error.format_message()}{_meant(error)} (see {path} --help)", EXIT_USAGE)
         except click.ClickException as error:
             fail(error.format_message(), EXIT_USAGE)
         except click.Abort:
@@ -121,6 +132,17 @@ def _tell_exit_codes(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for below in command.commands.values():
             _tell_exit_codes(below)
+
+
+def _meant(error: click.UsageError) -> str:
+    """Which command a mistyped one may mean, where click does not say it; "" where none is near."""
+    found = _UNKNOWN_COMMAND.fullmatch(error.format_message())
+    if not found or error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return ""
+    import difflib  # noqa: PLC0415 - for a message
+
+    near = difflib.get_close_matches(found[1], error.ctx.command.list_commands(error.ctx), 1)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -12,7 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
+from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.bars import progress
+from vgg16gpu.cli.common.left_out import none_left, tell_left_out
 from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
     batch_option,
@@ -65,12 +67,14 @@ class Options:
 @size_option
 @preprocess_options
 @json_option
-def calibrate_command(**values: Any) -> None:
+@click.pass_context
+def calibrate_command(ctx: click.Context, /, **values: Any) -> None:
     """Choose the scales of `--precision int8` for MODEL, and write them to MODEL.int8.json.
 
     MODEL is an ONNX file, or 'digits'. DIR holds a few hundred images like those that the model will see; a .npy, .npz
     or .txt file of them will do, too. They are taken in as `infer` does, and run in fp32; what is done to them is
-    written beside the scales. Each value gets the step that rounds it with the least mean squared error.
+    written beside the scales. Each value gets the step that rounds it with the least mean squared error. An image that
+    cannot be read is told and left out; exit code 1 then.
     """
     options = Options(**values)
     model = Model(find_model(options.model))
@@ -86,8 +90,11 @@ def calibrate_command(**values: Any) -> None:
     listing = listed([options.images])
     check_outputs({_SCALES: scales_path(path)}, (("an input", file) for file in listing.files))
     files = _spread(listing.files, options.limit)
-    read = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
-    first = next(read)  # before the engine is built, so that a wrong folder costs no compilation
+    problems: list[str] = []
+    read = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess), problems.append)
+    first = next(read, None)  # before the engine is built, so that a wrong folder costs no compilation
+    if first is None:
+        raise none_left(problems or ["there are no images to calibrate on; give at least one"])
     preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
     if preprocess and options.as_json and (told := preprocess.assumption(*shape[2:])):  # the table has a line of it
         tell(f"warning: {told}; --preprocess says how")
@@ -107,10 +114,12 @@ def calibrate_command(**values: Any) -> None:
     )
     pictures = files[0] not in listing.numbers
     done = preprocess and preprocess.report(*shape[2:], pictures=pictures)
-    report = {**_report(calibration, written, device), "preprocess": done}
+    report = {**_report(calibration, written, device), "preprocess": done, "left_out": problems}
     if shares is not None:
         report["devices"] = shares
+    tell_left_out(problems)
     print_json(report) if options.as_json else _print(report)
+    ctx.exit(EXIT_CHECK_FAILED if problems else 0)
 
 
 def _calibrated(

@@ -94,7 +94,7 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
     options = Options(**values)
     check_outputs({"--output": options.output, "--table": options.table})
     deadline = time.monotonic() + options.seconds
-    device, _ = open_device(options.device)
+    device, _ = open_device(options.device, needs_gpu=True)
     try:
         if not has_wgmma(device.facts):
             raise DeviceError(f"{device.facts.name} has no kernels with tiles to tune; compute capability 9.0 has")

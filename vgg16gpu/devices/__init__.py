@@ -66,10 +66,11 @@ class Opened(NamedTuple):
     choice: str
 
 
-def open_device(name: str = "auto", threads: int | None = None) -> Opened:
+def open_device(name: str = "auto", threads: int | None = None, *, needs_gpu: bool = False) -> Opened:
     """A device, and one line on which it is and why.
 
     threads: of the CPU device that is asked for by name; None: one for each core, or as the environment says.
+    needs_gpu: for messages alone: nothing else than a GPU would do.
 
     "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
     "cpu", "cuda" and "cuda:N" are taken at their word: there is no falling back. Raises DeviceError for another name,
@@ -83,7 +84,7 @@ def open_device(name: str = "auto", threads: int | None = None) -> Opened:
     if name == "cpu":
         return _open_cpu("as asked", threads)
     if found := _CUDA_NAME.fullmatch(name):
-        return _open_asked_cuda(name, int(found[1] or 0))
+        return _open_asked_cuda(name, int(found[1] or 0), "" if needs_gpu else "; 'cpu' needs no GPU")
     raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
 
 
@@ -143,14 +144,14 @@ def _open_working_cuda() -> Opened:
     return Opened(device, f"cuda: {device.facts.name}")
 
 
-def _open_asked_cuda(name: str, ordinal: int) -> Opened:
+def _open_asked_cuda(name: str, ordinal: int, otherwise: str) -> Opened:
     from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415
 
     try:
         device = CudaDevice(ordinal)
     except DeviceError as error:
         raise DeviceError(
-            f"device {shown(name)} cannot be used: {error} (`python -m vgg16gpu doctor` says more; 'cpu' needs no GPU)"
+            f"device {shown(name)} cannot be used: {error} (`python -m vgg16gpu doctor` says more{otherwise})"
         ) from error
     return Opened(device, f"{name}: {device.facts.name}, as asked")
 

@@ -14,13 +14,20 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 BESIDE = " (beside)"  # how the name of a stage ends that runs while others do
 
+PATIENCE = 1.0  # seconds that a command may be silent
+
 _log = logging.getLogger(__name__)
+_waiting = logging.getLogger("vgg16gpu.waiting")
+_has_told = False
 _LINE = re.compile(r"start: (.+) (\d+\.\d) ms$", re.MULTILINE)
 _RUN = re.compile(r"run: (\w+) (.*)$", re.MULTILINE)
 
@@ -39,6 +46,19 @@ def stage(name: str) -> Iterator[None]:
 def tell_stage(name: str, seconds: float) -> None:
     """Log a stage whose time is known already."""
     _log.info("start: %s %.1f ms", name, 1e3 * seconds)
+
+
+def tell_compiling(compilations: Collection[Future[Any]]) -> None:
+    """Wait a moment for kernels that are being compiled; log at level info that it takes longer, once in a process.
+
+    The logger is its own, "vgg16gpu.waiting", so that a command line shows this line and not all of level info.
+    """
+    from concurrent.futures import FIRST_EXCEPTION, wait  # noqa: PLC0415 - `infer` has this module before its threads
+
+    global _has_told  # noqa: PLW0603 - of this process
+    if not _has_told and wait(compilations, PATIENCE, FIRST_EXCEPTION).not_done:
+        _has_told = True
+        _waiting.info("compiling %d kernels, once: they are kept, and later runs start without that", len(compilations))
 
 
 def read_stages(text: str) -> dict[str, float]:

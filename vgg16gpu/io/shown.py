@@ -40,6 +40,11 @@ def shown(value: object) -> str:
     return printable(_BOUNDED.repr(value))
 
 
+def ending(suffix: str) -> str:
+    """The ending of a file's name in a message that says what a file has: "the ending '.doc'", or "no ending"."""
+    return f"the ending '{printable(suffix)}'" if suffix else "no ending"
+
+
 class _Bounded(reprlib.Repr):
     """Looks at the beginning of what it describes, and calls nobody else's __repr__."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,13 @@ from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring, Slot, ordinary
 AHEAD = 4  # files for each thread: whoever reads may take a while for each
 
 
-def read_inputs(paths: Sequence[str | Path], spec: InputSpec) -> Generator[NamedInput, None, None]:
+def read_inputs(
+    paths: Sequence[str | Path], spec: InputSpec, leave_out: Callable[[str], object] | None = None
+) -> Generator[NamedInput, None, None]:
     """Every sample in `paths` (files, folders, "-"), in order. Closing it ends the threads.
 
-    Raises InputError naming file, value found and what is accepted, once the samples before it are out.
+    leave_out: is told why a sample cannot be read, and the next ones come. Without it raises InputError naming file,
+    value found and what is accepted, once the samples before it are out.
     """
     listing = listed(paths)
     threads = max(1, min(usable_cores(), THREADS, len(listing.files) // 2))
@@ -37,9 +40,12 @@ def read_inputs(paths: Sequence[str | Path], spec: InputSpec) -> Generator[Named
                 _sort(slot, spec, order)
                 ring.give_back(slot)
             for item in order.ready():
-                if isinstance(item, str):
+                if not isinstance(item, str):
+                    yield item
+                elif leave_out is None:
                     raise InputError(item)
-                yield item
+                else:
+                    leave_out(item)
             loader.answered(order.file)
     finally:
         loader.close()

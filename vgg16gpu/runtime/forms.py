@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,8 +124,22 @@ def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
     masked = sys.modules.get("numpy.ma")  # importing it takes time, and who has a masked array has done so
     if masked and isinstance(x, masked.MaskedArray):
         raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
+    if isinstance(x, str | bytes | os.PathLike):
+        raise InputError(
+            f"the input is {shown(x)}, and an engine takes arrays; vgg16gpu.classify(files, model) reads pictures, and "
+            "numpy.load arrays"
+        )
     try:
         array = np.asarray(x)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"the input is not an array: {printable(str(error))}") from error
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"the input is {_kind_words(x, array)}; give an array of float32, or uint8 pixels")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _kind_words(x: Any, array: npt.NDArray[Any]) -> str:
+    """What is given that has no numbers: names of files, pictures, a list of arrays of several shapes."""
+    if array.dtype.kind in "US":
+        return f"text ({shown(array.reshape(-1)[0].item())}), which vgg16gpu.classify(files, model) reads as files"
+    return f"{shown(x)}, an array of {array.dtype} for numpy"

@@ -130,15 +130,15 @@ def test_an_empty_file_of_nobody_is_begun(tmp_path):
 
 
 OTHERS = {
-    "model": ({"record": record_of(ROWS, model="cd" * 32)}, "model was"),
+    "model": ({"record": record_of(ROWS, model="cd" * 32)}, "the model file is another one; give"),
     "options": ({"record": record_of(ROWS, options={"precision": "fp16", "size": [8, 8]})}, "precision was 'fp32' and"),
     "option": ({"record": record_of(ROWS, options={"precision": "fp32"})}, "options: size was"),
-    "list": ({"record": record_of(ROWS, list=list_digest(["x"]))}, "list was"),
+    "list": ({"record": record_of(ROWS, list=list_digest(["x"]))}, "the list of inputs is another one; give"),
     "version": ({"record": record_of(ROWS, version="0.4.0")}, "version was '0.3.0' and is '0.4.0'"),
     "inputs": ({"record": record_of(ROWS, inputs=None)}, "inputs was 24 and is None"),
     "top": ({"columns": columns_of(top=1)}, "columns: top was 2 and is 1"),
     "scores": ({"columns": columns_of(scores=False)}, "columns: scores was"),
-    "labels": ({"columns": columns_of(labels=list("abcde"))}, "columns: labels was"),
+    "labels": ({"columns": columns_of(labels=list("abcde"))}, "the list of class names is another one; give"),
     "outputs": ({"columns": columns_of(outputs=("z",))}, "columns: outputs was"),
 }
 

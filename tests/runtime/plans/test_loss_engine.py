@@ -124,6 +124,15 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
     kind: Any = device.facts.kind
     for options, error, words in (
         ({}, InputError, "there is nothing to compare"),
+        (  # N4
+            {"layers": ["relu1_2"]},
+            InputError,
+            r"layers is \['relu1_2'\]; give a weight by the name of each layer, as {'relu1_2': 1.0}",
+        ),
+        ({"layers": "relu1_2"}, InputError, "layers is 'relu1_2'; give a weight by the name of each layer"),
+        ({"style": ("relu1_2", "relu2_2")}, InputError, "style is .*, as {'relu1_2': 1.0, 'relu2_2': 1.0}"),
+        ({"layers": {1: 1.0}}, InputError, "layers is {1: 1.0}; give a weight by the name"),
+        ({"layers": 3}, InputError, "layers is 3; give a weight by the name of each layer, as {'relu3_3': 1.0}"),
         ({"layers": {"nothing": 1.0}}, ModelError, "has no value 'nothing'"),
         ({"layers": {"relu1_2": "much"}}, InputError, "the weight of 'relu1_2' is 'much'; give a finite number$"),
         ({"layers": {"relu1_2": [1.0, 2.0]}}, InputError, "the weight of 'relu1_2'"),

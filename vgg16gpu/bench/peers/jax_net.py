@@ -15,6 +15,7 @@ from vgg16gpu.bench.peers.base import PeerError
 from vgg16gpu.compiler.graph.ops import (
     Array,
     BatchNorm,
+    Clip,
     Conv,
     Flatten,
     Gemm,
@@ -130,6 +131,8 @@ def _apply(op: Op, arrays: tuple[JaxArray, ...], x: JaxArray, products: Any) -> 
             return x * arrays[0] + arrays[1]
         case Relu():
             return jax.nn.relu(x)
+        case Clip() if not op.others:
+            return jnp.clip(x, *op.range)
         case Flatten():
             return to_onnx(x).reshape(len(x), -1)
         case Softmax():

@@ -14,7 +14,20 @@ import torch
 from torch import nn
 
 from vgg16gpu.bench.peers.base import PeerError
-from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.ops import (
+    Array,
+    BatchNorm,
+    Clip,
+    Conv,
+    Flatten,
+    Gemm,
+    Graph,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Softmax,
+)
 from vgg16gpu.compiler.graph.window import Window
 
 Tensor: TypeAlias = Any
@@ -78,6 +91,8 @@ def _layers(op: Op, make: MakeTensor) -> Iterator[Module]:
             yield _batch_norm(op, make)
         case Relu():
             yield nn.ReLU()
+        case Clip() if not op.others:
+            yield nn.Hardtanh(*op.range)
         case Flatten():
             yield nn.Flatten()
         case Softmax():

@@ -14,6 +14,7 @@ from vgg16gpu.bench.records.record import Content, batches, ceilings_text, faste
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.figure import save_figure
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.shown import ending
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -32,7 +33,7 @@ Bars = dict[str, list[tuple[int, float, float]]]  # by contender: (place of the 
 def check_plot(path: Path) -> None:
     """Raise InputError, before anything is measured, when a plot could not be written to `path`."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"plot '{path}' has the ending '{path.suffix}'; accepted are {', '.join(SUFFIXES)}")
+        raise InputError(f"plot '{path}' has {ending(path.suffix)}; accepted are {', '.join(SUFFIXES)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 

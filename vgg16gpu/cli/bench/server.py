@@ -21,7 +21,7 @@ from vgg16gpu.cli.bench.deliver import deliver
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import find_model
-from vgg16gpu.cli.common.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.common.show import add_row, console, heading, per_second, seconds, table
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
@@ -121,9 +121,9 @@ def _table(result: Content, omitted: Sequence[str]) -> Any:
         cells = {
             "server": row["server"],
             "form": row["form"],
-            "load": f"{row['amount']:,.0f}/s" if rate else f"{row['amount']:.0f} clients",
+            "load": f"{per_second(row['amount'])}/s" if rate else f"{row['amount']:.0f} clients",
             "KB": f"{row['body_nbytes'] / 1e3:.3g}",
-            "answers/s": f"{row['answers_per_s']:,.0f}",
+            "answers/s": per_second(row["answers_per_s"]),
             **{name: seconds(value) for name, value in row["latency_s"].items()},
             "errors": sum(row["errors"].values()),
             "batch": f"{row['mean_batch']:.1f}" if row["mean_batch"] else "-",

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from vgg16gpu.cli.common.show import console
+from vgg16gpu.cli.common.show import console, per_second
 from vgg16gpu.cli.common.tell import tell
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Counter:
         self._total = max(self._total, self._done)
         now = time.monotonic()
         if self._bar:
-            rate = f"{self._done / max(now - self._start, 1e-9):,.0f}/s"
+            rate = f"{per_second(self._done / max(now - self._start, 1e-9))}/s"
             self._bar.update(self._bar.task_ids[0], completed=self._done, total=self._total, rate=rate)
         elif not self._quiet and now - self._told >= EVERY:
             self._told = now
@@ -56,7 +56,7 @@ class Counter:
         rate = self._done / seconds
         left = (self._total - self._done) / rate if rate else 0.0
         share = f"{self._done:,} of {self._total:,} {self._what} ({self._done / self._total:.0%})"
-        return f"{share}, {rate:,.0f}/s, {_duration(left)} left"
+        return f"{share}, {per_second(rate)}/s, {_duration(left)} left"
 
 
 def _bar() -> Progress:

@@ -69,6 +69,11 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.3g} us"
 
 
+def per_second(value: float) -> str:
+    """A rate as a whole number, or two digits of one below ten: a slow machine does not do nothing."""
+    return f"{value:,.0f}" if value >= 10 or not value else f"{value:.2g}"
+
+
 def megabytes(nbytes: int) -> str:
     """Bytes as decimal megabytes."""
     return f"{nbytes / 1e6:,.2f} MB"

@@ -13,6 +13,7 @@ import click
 from vgg16gpu.io.shown import printable_lines
 
 _log = logging.getLogger("vgg16gpu")
+_waiting = logging.getLogger("vgg16gpu.waiting")  # what a command waits for
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # by the number of -v
 
 
@@ -56,11 +57,13 @@ def telling_log() -> Iterator[None]:
     finally:
         _log.removeHandler(_teller)
         _log.setLevel(level)
+        _waiting.setLevel(logging.NOTSET)
 
 
 def set_verbosity(verbosity: int) -> None:
     """What of the log is shown: at 0 warnings, at 1 also what the package does, at 2 all; at -1 errors alone."""
     _log.setLevel(logging.ERROR if verbosity < 0 else _LEVELS[min(verbosity, 2)])
+    _waiting.setLevel(logging.ERROR if verbosity < 0 else min(_log.level, logging.INFO))
 
 
 def device_words(choice: str) -> str:

@@ -7,7 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, share_lines, table
+from vgg16gpu.cli.common.show import (
+    add_row,
+    console,
+    from_here,
+    heading,
+    per_second,
+    seconds,
+    sentence,
+    share_lines,
+    table,
+)
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.engines import Engines
@@ -186,7 +196,7 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
 
 
 def _decode_line(decode: dict[str, Any]) -> str:
-    rate = f", {decode['gpu_images_per_s']:,.0f} images/s alone" if decode["gpu_images_per_s"] else ""
+    rate = f", {per_second(decode['gpu_images_per_s'])} images/s alone" if decode["gpu_images_per_s"] else ""
     return f"Decoded: {decode['gpu']:,} by {decode['by']}{rate}; {decode['cpu']:,} by the CPU"
 
 
@@ -195,9 +205,10 @@ def _rates_line(report: dict[str, Any]) -> str:
     threads = rates["decode_threads"]
     work = "reading" if report["decode"] and report["decode"]["gpu"] else "decoding"
     return (
-        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, {work} {rates['decode_images_per_s']:,.0f} images/s "
+        f"Rates: {per_second(rates['inputs_per_s'])} inputs/s; alone, {work} "
+        f"{per_second(rates['decode_images_per_s'])} images/s "
         f"({threads} {'thread' if threads == 1 else 'threads'}), "
-        f"engine {rates['engine_images_per_s']:,.0f} images/s (batch {report['batch']}, host to host)"
+        f"engine {per_second(rates['engine_images_per_s'])} images/s (batch {report['batch']}, host to host)"
     )
 
 

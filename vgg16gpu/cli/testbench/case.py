@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from vgg16gpu.checks.hints import reference_hints
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.promises import ADMITTED_ERRORS
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
+from vgg16gpu.checks.quantised_file import Edit, rounds_values, without_rounding
 from vgg16gpu.checks.references import References, read_references
 from vgg16gpu.checks.stored_references import StoredReferences, find_stored
 from vgg16gpu.checks.testbench import (
@@ -32,12 +33,13 @@ from vgg16gpu.checks.testbench import (
 from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
 from vgg16gpu.cli.common.options import DEFAULT_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.cli.testbench.readable import read_each
+from vgg16gpu.cli.testbench.rounding import AsItStands
 from vgg16gpu.cli.testbench.sources import Source, sources
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.quantization.qdq import plain_operators
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
@@ -112,6 +114,7 @@ class Bench:
     min_accuracy: float = 0.0
     outputs: tuple[str, ...] | None = None  # what --outputs names, in place of scores
     stored: StoredReferences | None = None  # those of the package
+    left_out: tuple[str, ...] = ()  # why inputs cannot be read
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -139,9 +142,9 @@ class Bench:
         return self.notes.preprocess.report(*self.shape[1:], pictures=pictures)
 
     @cached_property
-    def unrounded(self) -> Mapping[str, str]:
-        """Of a file that rounds values to integers by itself: what its nodes are without that."""
-        return plain_operators(self.model.loaded(self.outputs))
+    def unrounded(self) -> Edit | None:
+        """What makes a file that rounds values to integers by itself one that does not."""
+        return without_rounding if rounds_values(self.model.file.model) else None
 
     @property
     def has_scales(self) -> bool:
@@ -158,7 +161,7 @@ class Bench:
 
     def exact(self, inputs: Iterable[NamedInput]) -> Array:
         """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
-        oracle = Oracle(self.model.path, operators=self.unrounded, file=self.model.file)
+        oracle = Oracle(self.model.path, edit=self.unrounded, file=self.model.file)
         return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
 
     def quantised(self, inputs: Iterable[NamedInput]) -> Array:
@@ -179,6 +182,7 @@ class Answers:
 
     precision: str
     kernels: str
+    stands: AsItStands | None = field(default=None, kw_only=True)
     steps: tuple[StepVerdict, ...] = field(default=(), kw_only=True)
     times: dict[int, float] = field(default_factory=dict, kw_only=True)
     facts: dict[str, Any] = field(default_factory=dict, kw_only=True)
@@ -202,23 +206,29 @@ def prepare(options: Options) -> Bench:
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
     sample = shape[1:]
     if options.outputs:
-        inputs = _unlabelled(options, graph, sample, notes)
-        return Bench(model, graph, sample, batch, notes, inputs, outputs=options.outputs)
+        inputs, left_out = _unlabelled(options, graph, sample, notes)
+        return Bench(model, graph, sample, batch, notes, inputs, outputs=options.outputs, left_out=left_out)
     classes = _classes(graph, shape)
     names = notes.names(classes)  # complains of --labels even where no name is shown
     if options.images:
         files = labelled_images(options.images, names)
         given = _references(options.reference_file, [file for file, _ in files], classes)
-        files = _answered(files, given)
-        images = LabelledImages(files, sample, notes.preprocess)
-        labels, accuracy = [label for _, label in files], options.min_accuracy or 0.0
-        return Bench(model, graph, sample, batch, notes, images, labels, given, min_accuracy=accuracy)
+        readable = read_each(_answered(files, given), partial(_checked, sample, notes.preprocess), given)
+        images = LabelledImages(readable.values, sample, notes.preprocess)
+        labels, accuracy = [label for _, label in readable.values], options.min_accuracy or 0.0
+        return Bench(
+            *(model, graph, sample, batch, notes, images, labels, readable.references),
+            min_accuracy=accuracy,
+            left_out=readable.problems,
+        )
     if options.inputs:
         found = _sources(options.inputs, graph, sample, notes)
         given = _references(options.reference_file, [source.name for source in found], classes)
-        inputs = [source.read() for source in _answered(found, given)]
-        return Bench(model, graph, sample, batch, notes, inputs, references=given)
-    inputs = _unlabelled(options, graph, sample, notes)
+        read = read_each(_answered(found, given), Source.read, given)
+        return Bench(
+            *(model, graph, sample, batch, notes, read.values), references=read.references, left_out=read.problems
+        )
+    inputs, _ = _unlabelled(options, graph, sample, notes)
     if is_digits(options.model):
         _, _, targets = heldout()
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
@@ -239,16 +249,25 @@ def _stored(bench: Bench, classes: int) -> StoredReferences | None:
     return stored if np.array_equal(numbers, stored.normalised()) else None
 
 
-def _unlabelled(options: Options, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[NamedInput]:
-    """The user's own inputs, else the digits of the shipped net, else the standard inputs."""
+def _unlabelled(
+    options: Options, graph: Graph, sample: tuple[int, ...], notes: ModelNotes
+) -> tuple[list[NamedInput], tuple[str, ...]]:
+    """The user's own inputs, and why some cannot be read; else the digits of the shipped net, the standard inputs."""
     if options.inputs:
-        return [source.read() for source in _sources(options.inputs, graph, sample, notes)]
+        read = read_each(_sources(options.inputs, graph, sample, notes), Source.read)
+        return read.values, read.problems
     if is_digits(options.model):
-        return [NamedInput(f"digit {i}", x) for i, x in enumerate(heldout()[0])]
+        return [NamedInput(f"digit {i}", x) for i, x in enumerate(heldout()[0])], ()
     return [
         replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
         for item in standard_inputs(sample, notes.mean or (), notes.std or ())
-    ]
+    ], ()
+
+
+def _checked(sample: tuple[int, ...], preprocess: Preprocess | None, labelled: tuple[str, int]) -> tuple[str, int]:
+    """A labelled image that can be read: it is decoded again when it is its turn. Raises InputError."""
+    next(load_labelled([labelled], sample, preprocess))
+    return labelled
 
 
 def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[Source]:
@@ -275,7 +294,11 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
         means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
         quantised = Quantised(*map(float, means))
     hints = _hints(bench, outcome, tolerance)
-    return Report(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints)
+    stands = outcome.stands
+    rounded = stands.judge([(row[None],) for row in outcome.scores], outcome.precision) if stands else None
+    return Report(
+        verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints, rounded=rounded
+    )
 
 
 def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:

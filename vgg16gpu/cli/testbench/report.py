@@ -9,7 +9,7 @@ from typing import Any
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.references import References
 from vgg16gpu.checks.stored_references import StoredReferences
-from vgg16gpu.checks.testbench import Report
+from vgg16gpu.checks.testbench import Report, Rounded
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.testbench.case import Answers, Bench
@@ -36,6 +36,7 @@ def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]
         "references": _stored(bench.stored) if bench.stored else _references(bench.references),
         **summary(report),
         "outputs": list(bench.values) or None,  # None: the model's own scores
+        "left_out": list(bench.left_out),  # why some inputs cannot be read
         "inputs_passed": None if report.values else sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
         "min_accuracy": report.min_accuracy or None,  # None: not judged
@@ -80,6 +81,7 @@ def summary(report: Report) -> dict[str, Any]:
         "agreement": report.agreement,  # share of inputs with the reference's best class
         "accuracy": report.accuracy,
         "quantised": quantised and {**vars(quantised), "ratio": quantised.ratio},
+        "as_it_stands": report.rounded and vars(report.rounded),  # None: the file does not round, or int8 does, too
     }
 
 
@@ -113,6 +115,8 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
             f"Mean error: {report.quantised.mean_error:.2e}, {report.quantised.ratio:.3f} times that of onnxruntime's "
             f"quantised form (at most {report.quantised.limit:g})"
         )
+    if report.rounded:
+        screen.print(_as_it_stands(report.rounded), markup=False)
     if done := bench.preprocess:
         screen.print(sentence(done["line"]), markup=False, soft_wrap=True)
     screen.print(f"Device: {device_words(outcome.facts['device_choice'])}", markup=False)
@@ -125,6 +129,15 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     if report.passed:
         within = "" if report.tolerance == SCORE_TOLERANCES[outcome.precision] else f", {bound}"
         screen.print(f"PASS: {_passed(bench, report)}{within}", style="bold green", markup=False)
+
+
+def _as_it_stands(rounded: Rounded) -> str:
+    """One line about a file that rounds, as the tables compare with what it gives without."""
+    same = "" if rounded.agreement is None else f", the same best class for {rounded.agreement:.0%}"
+    return (
+        "The file rounds values (QuantizeLinear), this precision does not. Beside the file as it stands the mean error "
+        f"is {rounded.mean_error:.2e}{same}; its rounding explains {rounded.tolerance:.2e}"
+    )
 
 
 def _passed(bench: Bench, report: Report) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.images import load_image
-from vgg16gpu.pictures.inputs import InputSpec, NamedInput, Sample, check_finite, image_shape, listed, samples
+from vgg16gpu.pictures.inputs import InputSpec, NamedInput, Sample, check_finite, each_sample, image_shape, listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +27,20 @@ class Source:
 def sources(path: Path, spec: InputSpec) -> list[Source]:
     """The inputs of a file or folder, in the order in which `infer` has them.
 
-    Raises InputError for what does not exist or is not what the model takes; NaN and pictures are told by `read`.
+    Raises InputError for what does not exist; what cannot be read, or is not what the model takes, is told by `read`.
     """
     listing = listed([path])
     found = []
     for file in listing.files:
         if file in listing.numbers:
-            numbers = samples(file, replace(spec, allow_nonfinite=True))
-            found += [Source(name, partial(_finite, array, name, spec)) for name, array in numbers]
+            found += [Source(name, partial(_finite, each, name, spec)) for name, each in each_sample(file, spec)]
         else:
             found.append(Source(file, partial(load_image, Path(file), *image_shape(spec, file), spec.preprocess)))
     return found
 
 
-def _finite(array: Sample, name: str, spec: InputSpec) -> Sample:
-    check_finite(array, name, spec.nonfinite_advice)
-    return array
+def _finite(sample: Sample | InputError, name: str, spec: InputSpec) -> Sample:
+    if isinstance(sample, InputError):
+        raise sample
+    check_finite(sample, name, spec.nonfinite_advice)
+    return sample

@@ -61,7 +61,10 @@ def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float) -> Repo
     if outcome.quantised is not None:
         theirs = _judged(bench, outcome.quantised, outcome.references, math.inf)
         quantised = Quantised(_mean_error(runs), _mean_error(theirs))
-    return Report((), outcome.steps, tolerance, quantised=quantised, values=worst_steps(runs), inputs=len(runs))
+    rounded = outcome.stands.judge(outcome.values, outcome.precision) if outcome.stands else None
+    return Report(
+        (), outcome.steps, tolerance, quantised=quantised, values=worst_steps(runs), inputs=len(runs), rounded=rounded
+    )
 
 
 def _asked(oracle: Oracle, bench: Bench, inputs: Iterable[NamedInput]) -> list[Values]:

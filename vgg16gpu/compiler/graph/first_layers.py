@@ -17,6 +17,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
+    Clip,
     FakeQuantize,
     Gather,
     Graph,
@@ -126,7 +127,7 @@ class _Seen:
         match op:
             case Identity() | Pad():
                 return True
-            case FakeQuantize(relu=False):
+            case FakeQuantize(relu=False) | Clip(others=()):
                 return True
             case Arithmetic(relu=False):
                 return self._compute(op, graph)

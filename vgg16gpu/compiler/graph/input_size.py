@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
+from vgg16gpu.compiler.graph.ops import (
+    BatchNorm,
+    Clip,
+    Conv,
+    FakeQuantize,
+    Gemm,
+    GeneralConv,
+    Graph,
+    Identity,
+    Pad,
+    Pool,
+    Relu,
+    Shape,
+)
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import ModelError
 
@@ -150,7 +163,7 @@ def _channels(graph: Graph) -> int:
                     return int(op.scale.size)
                 case GeneralConv() if op.others[0] in graph.constants:
                     return int(graph.constants[op.others[0]].shape[1] * op.group)
-                case Pool() | Relu() | Identity() | Pad():
+                case Pool() | Relu() | Identity() | Pad() | Clip() | FakeQuantize():
                     same.add(op.y)
     raise ModelError(
         f"input '{graph.input.name}' leaves its channels open and no weight tells their number; "

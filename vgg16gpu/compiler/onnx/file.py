@@ -12,6 +12,7 @@ but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import mmap
@@ -41,6 +42,7 @@ from vgg16gpu.compiler.onnx.wire import (
     strip_model,
 )
 from vgg16gpu.errors import ModelError
+from vgg16gpu.io.shipped import NAME
 from vgg16gpu.io.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
@@ -51,6 +53,7 @@ _OF_KERAS: Final = (".keras", ".h5", ".hdf5")
 LFS_POINTER: Final = b"version https://git-lfs"
 MAX_RANK: Final = 32  # dimensions of a tensor; what every numpy takes
 
+_MOST_LOOKED_AT: Final = 10_000  # files of a folder, for one of a near name
 _IN_MEMORY: Final = Path("the model in memory")
 
 _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {
@@ -281,7 +284,9 @@ def open_onnx(path: str | Path) -> OnnxFile:
     try:
         data = _map_file(path)
     except FileNotFoundError as error:
-        raise ModelError(f"{named}: no such file; `python -m vgg16gpu model make` writes a model") from error
+        near = _near(path)
+        remedy = f"did you mean '{printable(near)}'" if near else "`python -m vgg16gpu model make` writes a model"
+        raise ModelError(f"{named}: no such file; {remedy}") from error
     except IsADirectoryError as error:
         raise ModelError(f"{named}: is a folder; name the .onnx file in it") from error
     except (OSError, ValueError, UnreasonableError) as error:
@@ -337,6 +342,20 @@ def _check_start(data: memoryview) -> None:
         raise UnreasonableError("is empty; copy or download it again")
     if bytes(data[: len(LFS_POINTER)]) == LFS_POINTER:
         raise UnreasonableError("is a git-LFS pointer, not the file itself; run `git lfs pull`")
+
+
+def _near(path: Path) -> str:
+    """A model that is there and has nearly the name of one that is not; "" where there is none."""
+    import difflib  # noqa: PLC0415 - for a message
+
+    names = {NAME: NAME} if path.parent == Path() else {}
+    try:
+        found = itertools.islice(path.parent.iterdir(), _MOST_LOOKED_AT)
+        names |= {each.name: str(each) for each in found if each.suffix.lower() == ".onnx"}
+    except OSError:
+        pass
+    close = difflib.get_close_matches(path.name, names, 1, cutoff=0.7)
+    return names[close[0]] if close else ""
 
 
 def _problem(error: Exception) -> str:

@@ -1,10 +1,11 @@
-"""What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, nothing otherwise.
+"""What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, a Clip otherwise.
 
 A file in that form rounds values to integers between its operators, which the loader gives as FakeQuantize.
 In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
 or -128..127 without a zero point. Anything else stays an op: outputs, and what others read, are rounded in float32.
 
-Exporters leave out a ReLU where integers that begin at zero do the same. It is put back.
+Integers end, and quantisers leave out a ReLU, a ReLU6 or any Clip whose limits are those of the integers. So in the
+other precisions, which do not round, each FakeQuantize becomes the Clip that it is without rounding.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vgg16gpu.compiler.graph.ops import (
     GlobalPool,
     Graph,
     Identity,
+    Limits,
     Op,
     Pool,
     Relu,
@@ -36,38 +38,48 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.passes import value_ranks
+from vgg16gpu.compiler.quantization.value_ranges import ANY, quantised_range, range_of
 
 _SIGNED: Final[Mapping[tuple[float, float], bool]] = {(-128.0, 127.0): True, (0.0, 255.0): False}
 _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)
 
 
 def dequantised(graph: Graph) -> Graph:
-    """The model before it was quantised: values are not rounded (weights stay as the integers make them)."""
+    """Return the model without rounding: each FakeQuantize is a Clip, or nothing where its limits change nothing.
+
+    Weights stay as the integers make them.
+    """
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
-    unrounded = _Unrounded(graph)
-    return replace(graph, ops=tuple(unrounded.op(op) if isinstance(op, FakeQuantize) else op for op in graph.ops))
-
-
-def plain_operators(graph: Graph) -> Mapping[str, str]:
-    """The operators that nodes of a loaded model are without its rounding, by their results: for onnxruntime.
-
-    Empty for a file without QuantizeLinear of run-time values.
-    """
-    found = {}
+    ranges: dict[str, Limits] = {}
+    clipped: dict[tuple[str, Limits], str] = {}  # the first clip of a value to these limits
+    ops: list[Op] = []
     for op in graph.ops:
-        if isinstance(op, FakeQuantize):
-            found[op.y] = "Relu" if op.low == 0 else "Identity"
-        elif isinstance(op, Identity) and found:
-            found[op.y] = "Identity"
-    return found
+        made = _saturated(op, ranges, clipped) if isinstance(op, FakeQuantize) else op
+        ranges[made.y] = range_of(made, ranges)
+        ops.append(made)
+    return replace(graph, ops=tuple(ops))
+
+
+def _saturated(op: FakeQuantize, ranges: Mapping[str, Limits], clipped: dict[tuple[str, Limits], str]) -> Op:
+    """Return what a FakeQuantize does beside rounding: nothing to a value in its range, else it clips."""
+    low, high = quantised_range(op)
+    least, most = ranges.get(op.x, ANY)
+    if low <= least and most <= high:
+        return Identity(op.x, op.y, op.names)
+    same = clipped.setdefault((op.x, (low, high)), op.y)
+    if same != op.y:
+        return Identity(same, op.y, op.names)
+    # What has no sign is told so by a ReLU: calibration gives it unsigned integers.
+    return Clip(op.x, op.y, op.names, low=low, high=high, relu=low == 0)
 
 
 def lifted(graph: Graph) -> Graph:
     """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
 
     Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
-    stand for. With no integers that the kernels can hold it is `dequantised`: then calibrated scales fit it.
+    stand for; else who reads the value saturates it. With no integers that the kernels can hold it is `dequantised`:
+    then calibrated scales fit it.
     """
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
@@ -110,7 +122,7 @@ def _shared(graph: Graph) -> set[str]:
 
 
 class _Unrounded:
-    """Ops that do what a FakeQuantize does beside rounding and the limits of its integers, which calibration set."""
+    """Ops that leave to who reads their integers what a FakeQuantize does, but for its ReLU."""
 
     def __init__(self, graph: Graph) -> None:
         self._ranks = value_ranks(graph)

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import Found, KernelCache
 from vgg16gpu.devices.platforms import supported_machine
+from vgg16gpu.devices.stages import tell_compiling
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.io.shown import shown
 
@@ -178,7 +179,13 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     if len(missing) == 1:
         return {**there, missing[0]: library(missing[0])}
     with ThreadPoolExecutor(max(1, processes)) as pool:
-        return {**there, **dict(zip(missing, pool.map(library, missing), strict=True))}
+        futures = [pool.submit(library, unit) for unit in missing]
+        try:
+            tell_compiling(futures)
+            return {**there, **{unit: future.result() for unit, future in zip(missing, futures, strict=True)}}
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # the first complaint is enough
+            raise
 
 
 def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:

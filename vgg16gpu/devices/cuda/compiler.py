@@ -15,6 +15,7 @@ from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.devices.cuda.probe import nvcc_candidates, run_quietly
 from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.devices.stages import tell_compiling
 from vgg16gpu.errors import KernelError
 
 FLAGS = (
@@ -95,6 +96,7 @@ class CubinCompiler:
         with ThreadPoolExecutor(max_workers=min(len(missing), usable_cores()) or 1) as pool:
             futures = {unit: pool.submit(self._compiled, unit, keys[unit]) for unit in missing}
             try:
+                tell_compiling(futures.values())
                 made = {unit: future.result() for unit, future in futures.items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # the first complaint is enough

@@ -17,7 +17,7 @@ from vgg16gpu.io.results.record import RunRecord, record_path
 from vgg16gpu.io.results.results import Results
 from vgg16gpu.io.results.text_results import StandardOutput, TextFile, standard_output, text_form
 from vgg16gpu.io.results.whole_results import WholeFile
-from vgg16gpu.io.shown import printable
+from vgg16gpu.io.shown import ending, printable
 
 STANDARD_OUTPUT: Final = "-"
 TEXT_KINDS: Final = ("csv", "jsonl")
@@ -44,7 +44,7 @@ def check_output(path: Path, *, resume: bool = False, form: str | None = None) -
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         endings = ", ".join(f".{known}" for known in KINDS)
-        raise InputError(f"output '{path}' has the ending '{path.suffix}'; accepted are {endings}, and - for stdout")
+        raise InputError(f"output '{path}' has {ending(path.suffix)}; accepted are {endings}, and - for stdout")
     if resume and kind not in RESUMED_KINDS:
         endings = ", ".join(f".{known}" for known in RESUMED_KINDS)
         raise InputError(

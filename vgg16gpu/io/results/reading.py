@@ -16,6 +16,7 @@ from vgg16gpu.io.foreign.documents import parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, as_utf8, opened, opened_text, read_bytes
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.scores import Scores
+from vgg16gpu.io.shown import ending
 from vgg16gpu.io.text import parse_numbers
 
 Read: TypeAlias = tuple[list[str] | None, Scores]
@@ -29,7 +30,7 @@ def read_scores(path: Path) -> Read:
     """
     read = _READERS.get(path.suffix.lower())
     if read is None:
-        raise InputError(f"'{path}' has the ending '{path.suffix}'; scores are in {', '.join(_READERS)}")
+        raise InputError(f"'{path}' has {ending(path.suffix)}; scores are in {', '.join(_READERS)}")
     if read is _read_parquet:
         need_pyarrow(path)
     with opened(path, f"'{path}'"), reading(f"'{path}'", "is no file of results:"):

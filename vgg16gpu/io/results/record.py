@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ from vgg16gpu.io.results.scan import Written
 from vgg16gpu.io.shown import shown
 
 _END_NBYTES: Final = 1 << 16
+_DIGEST: Final = re.compile("[0-9a-f]{64}")  # SHA-256
+_DIGESTS: Final = {  # of what, by the key in a record
+    "model": "the model file",
+    "list": "the list of inputs",
+    "labels": "the list of class names",
+    "scales": "the file of int8 scales",
+}
 _SAME = "give the same again, or repeat the run without --resume to replace the file"
 
 
@@ -167,8 +175,15 @@ def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], of: str = "
         if was != now:
             if isinstance(was, dict) and isinstance(now, dict):
                 return _difference(was, now, f"{key}: ")
+            if _is_digest(was) or _is_digest(now):  # numbers that tell nobody anything
+                what = _DIGESTS.get(key, f"{of}{key}")
+                return f"{what} {'is another one' if was and now else 'was not there' if now else 'is there no more'}"
             return f"{of}{key} was {shown(was)} and is {shown(now)}"
     return "nothing that has a name"  # not reached: equal ones are not compared
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _now() -> str:

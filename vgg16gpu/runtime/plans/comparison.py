@@ -37,7 +37,7 @@ class Comparison:
         """The arguments mean what they mean for `LossEngine`. Raises InputError and ModelError."""
         if distance not in DISTANCES:
             raise InputError(f"distance {shown(distance)} is not known; accepted: {', '.join(DISTANCES)}")
-        compared, styled = dict(layers or {}), dict(style or {})
+        compared, styled = _weights("layers", layers), _weights("style", style)
         names = tuple(dict.fromkeys((*compared, *styled)))
         if not names:
             raise InputError("there is nothing to compare; give layers or style, a weight by the name of each layer")
@@ -66,6 +66,17 @@ class Comparison:
                     f"the target of '{self.names[term.output]}' is {element_type} {found}; for images of shape {of} "
                     f"it is float32 {wanted}, or one for all; use targets(...)"
                 )
+
+
+def _weights(what: str, given: Any) -> dict[str, Any]:
+    """Layers with their weights. Raises InputError for a list of names, say."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        return dict(given)
+    names = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple | set) else []
+    example = {name: 1.0 for name in names[:2] if isinstance(name, str)} or {"relu3_3": 1.0}
+    raise InputError(f"{what} is {shown(given)}; give a weight by the name of each layer, as {example}")
 
 
 def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:

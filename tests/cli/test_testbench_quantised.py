@@ -1,0 +1,117 @@
+"""`testbench` of a file that rounds by itself: compared without its rounding, and with the file as it stands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.quantised_nets import CLASSES, inputs, quantised, vgg
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.cli import cli
+from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Identity
+from vgg16gpu.compiler.quantization import qdq
+
+COUNT = 16
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of quantised files, of inputs for them and of one input."""
+    folder = tmp_path_factory.mktemp("files")
+    for activation in ("relu6", "hardtanh"):
+        quantised(vgg(activation), folder / f"{activation}.onnx", scale=3.0)
+    np.save(folder / "x.npy", inputs(COUNT, 99, 3.0))
+    return folder
+
+
+def called(folder: Path, name: str, *options: str) -> Result:
+    arguments = ["testbench", str(folder / name), "--device", "cpu", "--inputs", str(folder / "x.npy"), *options]
+    return CliRunner().invoke(cli, arguments)
+
+
+def report_of(folder: Path, name: str, *options: str) -> tuple[dict[str, Any], int]:
+    result = called(folder, name, *options, "--json")
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["relu6.onnx", "hardtanh.onnx"])
+def test_two_comparisons(files: Path, name: str, precision: str) -> None:
+    kernels = ("--kernels", "ffma" if precision == "fp32" else "mma")
+    report, code = report_of(files, name, "--precision", precision, *kernels)
+    assert code == 0, report["failures"]
+    assert report["worst_error"] <= SCORE_TOLERANCES[precision]
+    stands = report["as_it_stands"]
+    assert 1e-3 < stands["mean_error"] <= stands["tolerance"] < 0.1 + SCORE_TOLERANCES[precision]
+    assert stands["agreement"] >= 0.9
+    assert report["quantised"] is None
+
+
+def test_it_is_told(files: Path) -> None:
+    words = " ".join(called(files, "relu6.onnx").stdout.split())
+    assert "The file rounds values (QuantizeLinear), this precision does not." in words
+    assert "Beside the file as it stands the mean error is" in words
+    assert "its rounding explains" in words
+
+
+def test_int8_rounds_and_is_compared_once(files: Path) -> None:
+    report, code = report_of(files, "relu6.onnx", "--precision", "int8")
+    assert code == 0, report["failures"]
+    assert report["as_it_stands"] is None
+    assert report["quantised"]["ratio"] <= 1.1
+
+
+def test_a_file_that_does_not_round_is_compared_once(files: Path) -> None:
+    report, code = report_of(files, "relu6.float.onnx")
+    assert code == 0, report["failures"]
+    assert report["as_it_stands"] is None
+    assert "rounds" not in called(files, "relu6.float.onnx").stdout
+
+
+@pytest.mark.parametrize("outputs", [("act1_DequantizeLinear_Output",), ("scores",), ("act0", "pool1")])
+def test_values_inside(files: Path, outputs: tuple[str, ...]) -> None:
+    report, code = report_of(files, "hardtanh.onnx", "--outputs", ",".join(outputs))
+    assert code == 0, report["failures"]
+    assert len(report["values"]) == len(outputs)
+    stands = report["as_it_stands"]
+    assert 1e-4 < stands["mean_error"] <= stands["tolerance"] < 0.1
+    assert (stands["agreement"] is None) == (outputs != ("scores",))
+
+
+def test_layers(files: Path) -> None:
+    report, code = report_of(files, "hardtanh.onnx", "--layers")
+    assert code == 0, report["failures"]
+    assert len(report["steps"]) >= 8
+    assert all(step["passed"] for step in report["steps"])
+
+
+def unlimited(graph: Graph) -> Graph:
+    """What was wrong: rounding left out, and the limits of the integers with it."""
+    ops = [Identity(op.x, op.y, op.names) if isinstance(op, FakeQuantize) else op for op in graph.ops]
+    return replace(graph, ops=tuple(ops))
+
+
+@pytest.mark.parametrize("name", ["relu6.onnx", "hardtanh.onnx"])
+def test_limits_that_are_lost_fail_both(files: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qdq, "dequantised", unlimited)
+    report, code = report_of(files, name)
+    assert code == 1
+    assert report["inputs_passed"] == 0
+    stands = report["as_it_stands"]
+    assert stands["mean_error"] > 5 * stands["tolerance"]
+    assert any("beside the file as it stands is more than" in reason for reason in report["failures"])
+
+
+def test_references_of_ones_own_are_compared_beside_the_file(files: Path) -> None:
+    """Those of the file as it stands are further away than float32's tolerance: both is told."""
+    np.save(files / "y.npy", np.zeros((COUNT, CLASSES), np.float32))
+    report, code = report_of(files, "relu6.onnx", "--references", str(files / "y.npy"))
+    assert code == 1
+    assert report["as_it_stands"]["mean_error"] <= report["as_it_stands"]["tolerance"]
