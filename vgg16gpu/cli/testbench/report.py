@@ -36,7 +36,6 @@ def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]
         **summary(report),
         "outputs": list(bench.values) or None,  # None: the model's own scores
         "left_out": list(bench.left_out),  # why some inputs cannot be read
-        "left_out": list(bench.left_out),  # why some inputs cannot be read
         "inputs_passed": None if report.values else sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
         "min_accuracy": report.min_accuracy or None,  # None: not judged
