@@ -345,11 +345,10 @@ DEVICE void store_tile(const CUtensorMap* out, const CUtensorMap* kept, const ty
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
-    const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
-    const __grid_constant__ CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant,
-    const float* out_scale, unsigned* maxima, int* error, int step, int images, int channel_blocks, int oc_tiles,
-    int tiles_x, int tiles_y, int tiles, int height, int width, int maxima_stride,
-    ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
+    const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight, const __grid_constant__
+    CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant, const float* out_scale, unsigned* maxima,
+    int* error, int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y, int tiles, int height,
+    int width, int maxima_stride, ACTIVATION_PARAMETER(activation) TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, raw);
   const Shared shared = {(shared_address(raw) + 1023) & ~1023u};

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.quantised_nets import inputs, quantised, vgg
 from vgg16gpu.bench import session
 from vgg16gpu.bench.admission import admit
 from vgg16gpu.bench.measure.ours import NAME
@@ -29,7 +28,6 @@ from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.checks.promises import ADMITTED_ERRORS, PEER_TOLERANCES
-from vgg16gpu.checks.quantised_file import without_rounding
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -254,17 +252,6 @@ def test_frameworks_compute_what_onnxruntime_does(model: Path, name: str, precis
             assert Method.HOST_TO_HOST in contender.methods
             assert not contender.tf32
         peer.release()
-
-
-@pytest.mark.parametrize("name", ["torch", "jax"])
-@pytest.mark.filterwarnings("default")
-def test_frameworks_clip_where_a_quantised_file_saturates(tmp_path: Path, name: str) -> None:
-    pytest.importorskip(name)
-    path, x = quantised(vgg("hardtanh"), tmp_path / "m.onnx", scale=3.0), inputs(2, 99, 3.0)
-    expected = Oracle(path, edit=without_rounding).scores(x)
-    with closing(open_peer(name, setting(path))) as peer:
-        found = peer.ways(x)[0].make().scores()
-    assert score_error(found, expected).max() <= PEER_TOLERANCES["fp32"]
 
 
 @pytest.mark.filterwarnings("default")

@@ -1,0 +1,142 @@
+"""The wall: what others wrote is read in vgg16gpu/io/foreign alone, by the sources themselves.
+
+What stands elsewhere is a reader of what this package wrote a moment ago, or ships: each with its reason. A new reader
+belongs into io/foreign; if it is one of these, its line says why.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vgg16gpu
+
+PACKAGE = Path(vgg16gpu.__file__).parent
+WALL = PACKAGE / "io" / "foreign"
+
+JSON, ARRAYS, PICTURES = "json", "arrays", "pictures"
+READERS = {
+    "json.loads": JSON,
+    "json.load": JSON,
+    "json.JSONDecoder": JSON,
+    "json.decoder.JSONDecoder": JSON,
+    "numpy.load": ARRAYS,
+    "numpy.loadtxt": ARRAYS,
+    "numpy.genfromtxt": ARRAYS,
+    "numpy.fromfile": ARRAYS,
+    "numpy.memmap": ARRAYS,
+    "numpy.lib.format.open_memmap": ARRAYS,
+    "numpy.lib.format.read_array": ARRAYS,
+    "zipfile.ZipFile": ARRAYS,
+    "pickle.load": ARRAYS,
+    "pickle.loads": ARRAYS,
+    "PIL.Image.open": PICTURES,
+    "PIL.ImageFile.Parser": PICTURES,
+}
+PLUGIN = "ImagePlugin"  # Pillow's readers of single kinds
+
+# What reads there, and why nobody else has written it.
+OWN = {
+    "bench/peers/folder.py": "the setting and the answer of a process that it starts",
+    "bench/peers/serving_fastapi.py": "the setting that our benchmark gives it",
+    "bench/peers/folder_torch.py": "the peer that is measured: torch users open pictures so",
+    "checks/doctor.py": "the answer of a process that it starts",
+    "devices/cuda/nvjpeg.py": "a picture that it has just made",
+    "devices/stages.py": "the log of a process that the benchmark starts",
+    "io/results/record.py": "its own record, to compare it with one that was read",
+    "io/results/whole_results.py": "an archive that it writes",
+    "lab/exercises/judge.py": "the task and the answer of a process that it starts",
+    "lab/lenet/data.py": "data that the package ships",
+    "lab/measure/dry_run/dry_run.py": "the answers of a process that it starts",
+    "lab/measure/dry_run/process.py": "the task that its parent gives it",
+    "lab/measure/profile.py": "what a process that it starts has written",
+    "lab/measure/profile_target.py": "the task that its parent gives it",
+    "pictures/loading/job.py": "the job that its parent gives it",
+    "pictures/loading/messages.py": "the lines of a process that it starts",
+    "server/app.py": "the statistics of a process that it starts",
+    "server/page/messages.py": "the messages of a process that it starts",
+    "zoo/digits.py": "data that the package ships",
+}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if WALL not in path.parents)
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """The full name of each name that a module imports."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def used(source: str) -> Iterator[tuple[str, int]]:
+    """Every dotted name that a module uses, in full, and its line; names of Pillow's plugins in texts, too."""
+    tree = ast.parse(source)
+    names = imported(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            first, *rest = ast.unparse(node).split(".")
+            yield ".".join((names.get(first, first), *rest)), node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(PLUGIN):
+            yield PLUGIN, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def readers(source: str) -> list[tuple[str, int]]:
+    """The uses of READERS and of Pillow's plugins."""
+    return [(name, line) for name, line in used(source) if name in READERS or PLUGIN in name]
+
+
+def test_readers_stand_in_the_wall_alone() -> None:
+    found = {}
+    for path in sources():
+        where = str(path.relative_to(PACKAGE))
+        if where not in OWN and (uses := readers(path.read_text(encoding="utf-8"))):
+            found[where] = uses
+    assert found == {}, "read it by vgg16gpu/io/foreign, or say in OWN why nobody else has written it"
+
+
+@pytest.mark.parametrize("where", OWN)
+def test_each_exception_is_one(where: str) -> None:
+    """None stays in the list that reads nothing any more."""
+    assert readers((PACKAGE / where).read_text(encoding="utf-8")), where
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import json\njson.loads('1')",
+        "from json import loads\nloads('1')",
+        "from json import loads as parsed\nparsed('1')",
+        "import json as j\nf = j.load",
+        "import numpy as np\nnp.load('a')",
+        "import numpy\ndef f():\n    return numpy.memmap('a')",
+        "from PIL import Image\nwith Image.open('a') as x:\n    pass",
+        "import PIL.Image\nPIL.Image.open('a')",
+        "from PIL.PngImagePlugin import PngImageFile\n",
+        "import importlib\nimportlib.import_module(f'PIL.{x}ImagePlugin')",
+        "import zipfile\nzipfile.ZipFile('a')",
+        "import pickle\npickle.loads(b'')",
+    ],
+)
+def test_the_test_sees(source: str) -> None:
+    assert readers(source)
+
+
+def test_it_sees_no_others() -> None:
+    assert not readers(
+        "import json\njson.dumps(1)\nload = 1\nimport numpy as np\nnp.save\nfrom PIL import Image\nImage.new"
+    )
