@@ -40,7 +40,7 @@ def good(number: int, digits: np.ndarray) -> bytes:
         data = digits[:1].reshape(-1).round(2).tolist()
         message, raw = {"inputs": [tensor(digits[:1], "FP32") | {"data": data}]}, b""
     body = json.dumps(message).encode() + raw
-    lines = [b"POST /v2/models/digits/infer HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body)]
+    lines = [b"POST /v2/models/digits/infer HTTP/1.1", b"Host: localhost", b"Content-Length: %d" % len(body)]
     if raw:
         lines.append(b"Inference-Header-Content-Length: %d" % (len(body) - len(raw)))
     return b"\r\n".join((*lines, b"", body))

@@ -78,7 +78,7 @@ def test_a_connection_ends_with_a_body_that_was_not_read(server, method, path, b
 def begun(server, body):
     """A connection whose request has come but for its last byte."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    head = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:-1])
     return connection
 

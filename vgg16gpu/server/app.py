@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -9,40 +10,59 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 import vgg16gpu
+from vgg16gpu.io.foreign.documents import parse_json
+from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.server import openapi, protocol
+from vgg16gpu.server import openapi, protocol, requests
+from vgg16gpu.server.decoding import Decoding
 from vgg16gpu.server.device.statistics import added_up
+from vgg16gpu.server.heads import check_form
 from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
 from vgg16gpu.server.page.document import document
 from vgg16gpu.server.page.explanations import Explanations
-from vgg16gpu.server.pictures import DECODERS, DevicePictures, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
 from vgg16gpu.server.wire import UNDECODED, Kind
-from vgg16gpu.server.workers import Workers
+from vgg16gpu.server.workers import CancelToken, Workers
 
-_TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
 _EXTENSIONS: Final = ["binary_tensor_data", "classification", "model_configuration", "statistics", "explain"]
+_MISSING: Final = {  # extensions of Triton that this server lacks, by the paths that they have below /v2
+    "systemsharedmemory": "memory that clients share; send the data in the body",
+    "cudasharedmemory": "memory that clients share; send the data in the body",
+    "repository": "loading and unloading models; start a server for each",
+    "trace": "traces",
+    "logging": "settings of its log",
+    "generate": "generated text",
+    "generate_stream": "generated text",
+}
+
+Result = TypeVar("Result")
+
+_THREADS: Final = 1  # for large messages: they are read and written beside the loop
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request of HTTP: names of headers in lower case. read: gives the body; raises RefusedError."""
+    """A request of HTTP: names of headers in lower case. read: gives the body; raises RefusedError.
+
+    deadline: of CLOCK_MONOTONIC; whoever calls gives up then.
+    """
 
     method: str
     path: str
     header: Callable[[str], str | None]
-    read: Callable[[], Awaitable[bytes]]
+    read: Callable[[], Awaitable[bytes | memoryview]]
+    deadline: float
 
 
 @dataclass(frozen=True)
@@ -70,8 +90,16 @@ class App:
         self._served, self._memory, self._pool, self._links = served, memory, pool, links
         self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
-        self._decoders = Workers(DECODERS, "vgg16gpu-decode")
-        self._pictures = DevicePictures(served) if served.description.room_nbytes else None
+        self._decoding = Decoding(served)
+        self._workers = Workers(_THREADS, "vgg16gpu-work")
+        self._about = {  # made once: a request reads nothing from disk
+            "v2": _json({"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}),
+            "openapi": _json(openapi.document(served, vgg16gpu.__version__)),
+            "model": _json(protocol.metadata(served)),
+            "config": _json(protocol.configuration(served.name, served.description)),
+        }
+        if served.explainable:
+            document()
 
     async def handle(self, call: Call) -> Reply:
         """The answer, also to what is wrong; raises nothing."""
@@ -95,23 +123,24 @@ class App:
         self._authorise(call)
         match parts:
             case ["v2"]:
-                return _only("GET", call) or _json(
-                    {"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}
-                )
+                return _only("GET", call) or self._about["v2"]
             case ["v2", "openapi.json"]:
-                return _only("GET", call) or _json(openapi.document(self._served, vgg16gpu.__version__))
+                return _only("GET", call) or self._about["openapi"]
             case ["v2", "repository", "index"]:
                 known = [{"name": self._served.name, "version": "1", "state": "READY" if self._links.is_ready else ""}]
                 return _only("POST", call) or _json(known)
             case ["metrics"]:
-                text, kind = self._metrics.exposed()
-                return _only("GET", call) or Reply(200, text, [("content-type", kind)])
+                return _only("GET", call) or await self._exposed(call)
             case ["v2", "models", "stats"]:
-                return _only("GET", call) or await self._statistics()
-            case ["v2", "models", name, "versions", version, *rest] if version == "1":
+                return _only("GET", call) or await self._statistics(call.deadline)
+            case ["v2", "models", name, "versions", version, *rest]:
+                if name == self._served.name and version != "1":
+                    raise RefusedError(404, f"model '{name}' has the version 1 alone, and not {shown(version)}")
                 return await self._model(name, rest, call)
-            case ["v2", "models", name, *rest] if rest[:1] != ["versions"]:
+            case ["v2", "models", name, *rest]:
                 return await self._model(name, rest, call)
+            case ["v2", missing, *rest] if missing in _MISSING:
+                return _lacked(missing, rest, call)
         raise RefusedError(404, "no such path; see /v2, /v2/models/NAME and /v2/models/NAME/infer")
 
     async def _model(self, name: str, rest: list[str], call: Call) -> Reply:
@@ -119,19 +148,21 @@ class App:
             raise RefusedError(404, f"no such model: this server has '{self._served.name}'")
         match rest:
             case []:
-                return _only("GET", call) or _json(protocol.metadata(name, self._served.description))
+                return _only("GET", call) or self._about["model"]
             case ["ready"]:
                 return _only("GET", call) or self._ready()
             case ["config"]:
-                return _only("GET", call) or _json(protocol.configuration(name, self._served.description))
+                return _only("GET", call) or self._about["config"]
             case ["stats"]:
-                return _only("GET", call) or await self._statistics()
+                return _only("GET", call) or await self._statistics(call.deadline)
             case ["infer"]:
                 return _only("POST", call) or await self._infer(call)
             case ["explain"] if call.method in ("GET", "HEAD"):
                 return _json(self._explanations.told())
             case ["explain"]:
                 return _only("POST", call) or await self._explain(call)
+            case [missing, *rest] if missing in _MISSING:
+                return _lacked(missing, rest, call)
         known = "/ready, /config, /stats, /infer and /explain"
         raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, {known}")
 
@@ -152,85 +183,138 @@ class App:
         if not any(matches):
             raise RefusedError(401, "no valid token: send Authorization: Bearer TOKEN")
 
-    async def _statistics(self) -> Reply:
-        answers = await self._links.ask_each(Kind.STATISTICS, self._served.bounds.deadline)
-        devices = {str(answer.device): json.loads(answer.text) for answer in answers}
+    async def _statistics(self, deadline: float) -> Reply:
+        answers = await self._links.ask_each(Kind.STATISTICS, deadline)
+        devices = {str(answer.device): parse_json(answer.text, "statistics") for answer in answers}
         told = {"name": self._served.name, "version": "1", **added_up(devices.values()), "devices": devices}
         return _json({"model_stats": [told]})
 
+    async def _exposed(self, call: Call) -> Reply:
+        """All processes' metrics: they share files, which take some milliseconds to read."""
+        text, kind = await self._workers.run(self._metrics.exposed, CancelToken(call.deadline))
+        return Reply(200, text, [("content-type", kind)])
+
     async def _parsed(self, call: Call) -> protocol.Request:
-        _check_form(call)
+        check_form(call.header)
         if not self._links.is_ready:
             raise no_device()
-        return protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), self._served.description)
+        length = call.header(protocol.JSON_LENGTH)
+        body = await call.read()
+        parse = partial(requests.parse, body, length, self._served.description)
+        return (
+            parse() if requests.is_quick(body, length) else await self._workers.run(parse, CancelToken(call.deadline))
+        )
 
     async def _explain(self, call: Call) -> Reply:
         request = await self._parsed(call)
         self._explanations.check(request)
         began = time.monotonic()
-        rows = await self._rows(request)
-        return _reply(await self._explanations.explain(request, rows, time.monotonic() - began))
+        token = CancelToken(call.deadline)
+        rows = await self._rows(request, token)
+        return _reply(await self._explanations.explain(request, rows, time.monotonic() - began, token))
 
     async def _infer(self, call: Call) -> Reply:
         request = await self._parsed(call)
         try:
-            return await self._answered(request, as_files=self._served.description.decodes)
+            return await self._answered(request, call.deadline, as_files=self._served.description.decodes)
         except RefusedError as error:
             if error.status != UNDECODED:
                 raise
-        return await self._answered(request, as_files=False)
+        return await self._answered(request, call.deadline, as_files=False)
 
-    async def _answered(self, request: protocol.Request, *, as_files: bool) -> Reply:
+    async def _answered(self, request: protocol.Request, deadline: float, *, as_files: bool) -> Reply:
         """as_files: whether the device may decode pictures. Raises RefusedError; of status UNDECODED if it refuses."""
         lease = self._pool.lease(len(request))
-        try:
-            began = time.monotonic()
-            if request.rows is None and self._pictures:
-                kind = await self._put(self._pictures, lease, request, as_files=as_files)
-            else:
-                kind = self._fill(lease, await self._rows(request))
-            decode = time.monotonic() - began
-        except BaseException:
-            self._pool.give_back(lease)
-            raise
-        answer = await self._links.ask(kind, lease, self._served.bounds.deadline)
-        try:
-            outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
-        finally:
-            self._pool.give_back(lease)
+        began = time.monotonic()
+        kind = await self._filled(request, lease, CancelToken(deadline), as_files=as_files)
+        decode = time.monotonic() - began
+        answer = await self._links.ask(kind, lease, deadline)
         self._metrics.answered(len(request), answer)
         told = {"batch_size": answer.batch, "decode_us": round(1e6 * decode)}
         told |= {"queue_us": round(1e6 * answer.queued), "device_us": round(1e6 * answer.computed)}
-        served = self._served
-        return _reply(protocol.respond(served.name, request, served.description, outputs, served.labels, told))
+        written = partial(self._written, request, lease, told)
+        if protocol.is_quick_answer(request, self._served.description):
+            try:
+                return _reply(written())
+            finally:
+                self._pool.give_back(lease)
+        return _reply(await self._beside(written, lease, CancelToken(deadline), is_last=True))
 
-    async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
-        """As the kernels read them."""
-        if request.rows is None:
+    def _written(self, request: protocol.Request, lease: Lease, told: dict[str, int]) -> protocol.Body:
+        outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
+        served = self._served
+        return protocol.respond(served.name, request, served.description, outputs, served.labels, told)
+
+    async def _beside(
+        self, call: Callable[[], Result], lease: Lease, token: CancelToken, *, is_last: bool = False
+    ) -> Result:
+        """What a call gives that uses slots, by a thread. The lease ends with an error, or if it `is_last`."""
+        try:
+            result = await self._workers.run(call, token, partial(self._pool.give_back, lease))
+        except asyncio.CancelledError:
+            raise  # the thread may write there yet
+        except BaseException:
+            self._pool.give_back(lease)
+            raise
+        if is_last:
+            self._pool.give_back(lease)
+        return result
+
+    async def _filled(self, request: protocol.Request, lease: Lease, token: CancelToken, *, as_files: bool) -> Kind:
+        """Put the inputs into slots; the lease ends with an error."""
+        give_back = partial(self._pool.give_back, lease)
+        if request.rows is None and self._decoding.is_for_device:
+            rows = [self._memory.input(slot, self._memory.layout.input) for slot in lease.slots]
             began = time.monotonic()
             try:
-                return await self._decoders.run(partial(decoded, self._served, request.pictures))
-            finally:
+                has_files = await self._decoding.put(request.pictures, rows, token, give_back, as_files=as_files)
+            except asyncio.CancelledError:
+                raise  # the thread may write there yet
+            except BaseException:
+                give_back()
+                raise
+            if not has_files:
                 self._metrics.decoded(time.monotonic() - began)
-        if request.rows.dtype == np.uint8:
-            preprocess = self._served.preprocess
-            return in_channel_order(request.rows, preprocess) if preprocess else request.rows
-        return np.moveaxis(request.rows, -1, 1) if self._served.description.channels_last else request.rows
+            return Kind.PICTURES
+        if request.rows is not None:
+            fill = partial(self._fill, lease, request.rows)
+            if request.rows.nbytes > protocol.QUICK_BYTES:
+                await self._beside(fill, lease, token)
+            else:
+                fill()
+            return Kind.PIXELS if request.rows.dtype == np.uint8 else Kind.FLOATS
+        try:
+            self._put_rows(lease, await self._decoded(request, token))
+        except BaseException:
+            give_back()
+            raise
+        return Kind.PIXELS
 
-    async def _put(self, pictures: DevicePictures, lease: Lease, request: protocol.Request, *, as_files: bool) -> Kind:
-        """Pictures into slots, by a thread; whoever gives up meanwhile waits until it writes there no more."""
-        rows = [self._memory.input(slot, self._memory.layout.input) for slot in lease.slots]
+    async def _rows(self, request: protocol.Request, token: CancelToken) -> npt.NDArray[Any]:
+        """As the kernels read them."""
+        return await self._decoded(request, token) if request.rows is None else self._ordered(request.rows)
+
+    async def _decoded(self, request: protocol.Request, token: CancelToken) -> npt.NDArray[np.uint8]:
         began = time.monotonic()
-        has_files = await self._decoders.run(partial(pictures.put, request.pictures, rows, as_files=as_files))
-        if not has_files:
+        try:
+            return await self._decoding.rows(request.pictures, token)
+        finally:
             self._metrics.decoded(time.monotonic() - began)
-        return Kind.PICTURES
 
-    def _fill(self, lease: Lease, rows: npt.NDArray[Any]) -> Kind:
+    def _ordered(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Numbers or pixels of a request as the kernels read them."""
+        if rows.dtype == np.uint8:
+            preprocess = self._served.preprocess
+            return in_channel_order(rows, preprocess) if preprocess else rows
+        return np.moveaxis(rows, -1, 1) if self._served.description.channels_last else rows
+
+    def _fill(self, lease: Lease, rows: npt.NDArray[Any]) -> None:
+        self._put_rows(lease, self._ordered(rows))
+
+    def _put_rows(self, lease: Lease, rows: npt.NDArray[Any]) -> None:
         nbytes = rows.dtype.itemsize * rows[0].size
         for slot, row in zip(lease.slots, rows, strict=True):
             self._memory.input(slot, nbytes).view(rows.dtype).reshape(row.shape)[...] = row
-        return Kind.PIXELS if rows.dtype == np.uint8 else Kind.FLOATS
 
 
 def refusal(error: RefusedError) -> Reply:
@@ -241,6 +325,13 @@ def refusal(error: RefusedError) -> Reply:
     if error.status == 401:
         reply.headers.append(("www-authenticate", "Bearer"))
     return reply
+
+
+def _lacked(extension: str, rest: list[str], call: Call) -> Reply:
+    """What Triton answers without an extension. Raises RefusedError (501)."""
+    if extension.endswith("sharedmemory") and rest == ["status"]:
+        return _only("GET", call) or _json([])  # no region is registered
+    raise RefusedError(501, f"this server does not support {_MISSING[extension]}")
 
 
 def _json(value: dict[str, Any] | list[Any], status: int = 200) -> Reply:
@@ -261,13 +352,3 @@ def _only(method: str, call: Call) -> Reply | None:
     reply = _json({"error": f"{method} is the method of this path"}, 405)
     reply.headers.append(("allow", method))
     return reply
-
-
-def _check_form(call: Call) -> None:
-    """Raise RefusedError (415) for a body that is packed, or is no JSON with or without binary tensors."""
-    packed = call.header("content-encoding")
-    if packed and packed.lower() != "identity":
-        raise RefusedError(415, "Content-Encoding is not taken; send the body as it is")
-    kind = call.header("content-type")
-    if kind and kind.partition(";")[0].strip().lower() not in _TYPES:
-        raise RefusedError(415, f"the Content-Type of a request is {_TYPES[0]} or {_TYPES[1]}")

@@ -9,23 +9,28 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.server.children import answered, keep_for_good
-from vgg16gpu.server.refused import RefusedError
-from vgg16gpu.server.served import Bounds, Served
+from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.io.foreign.numbers import whole_number
+from vgg16gpu.server.bodies import Bodies, Body
+from vgg16gpu.server.children import SIGNALS, answered, failed, is_ignored, keep_for_good
+from vgg16gpu.server.door import AccessLog, Door, LogFile, check_tls
+from vgg16gpu.server.heads import Heads
+from vgg16gpu.server.refused import RefusedError, too_late
+from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 
 _NAME_CHARACTERS: Final = 128
 _STEP: Final = 0.01  # seconds between two looks
+_PATIENCE: Final = 0.05  # seconds of a request after which its client is watched
+_LARGE: Final = 1 << 20  # bytes of an answer that another thread hands to granian
+_GONE: Final = 499  # the status of a request whose client hung up, in metrics and in the log
 
 _PROCESS: Final = uuid.uuid4().hex[:16]
 _COUNT: Final = itertools.count()
@@ -33,24 +38,20 @@ _COUNT: Final = itertools.count()
 _log = logging.getLogger("vgg16gpu.server.access")
 
 
-@dataclass(frozen=True)
-class Door:
-    """Where a front end listens, and what it writes. access_log: a file, "-" for stdout, or None."""
-
-    host: str
-    port: int
-    certificate: Path | None
-    key: Path | None
-    access_log: str | None
-
-
 def main(served: Served, door: Door, paths: Sequence[str], metrics: str, until: Connection) -> None:
-    """Serve until SIGTERM, or until `until` closes; then end what is under way. paths: of the devices' sockets."""
+    """Serve until SIGTERM, or until `until` closes; then end what is under way. paths: of the devices' sockets.
+
+    `until` is told that this process listens, or the Error that keeps it from that.
+    """
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
     import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
 
-    _open_log(door.access_log)
-    uvloop.run(_serve(served, door, paths, until))
+    try:
+        check_tls(door.certificate, door.key)
+        _open_log(door.log)
+        uvloop.run(_serve(served, door, paths, until))
+    except Error as error:
+        failed(until, error)
 
 
 async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connection) -> None:
@@ -73,14 +74,14 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     ending = asyncio.Event()
     explanations = Explanations(paths[0], served)
     app = App(served, SlotMemory(memory, layout), pool, links, metrics, explanations, ending.is_set)
-    handler = Handler(app, served.bounds, pool, metrics, ending.is_set)
+    handler = Handler(app, served, pool, metrics, ending.is_set)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(
         handler,
-        address=door.host,
-        port=door.port,
+        address=door.address.host,
+        port=door.address.port,
         http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=round(1000 * served.bounds.body_seconds)),
+        http1_settings=HTTP1Settings(header_read_timeout=round(1000 * served.bounds.deadline)),
         websockets=False,
         backpressure=served.bounds.connections,
         log_enabled=False,
@@ -88,8 +89,10 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
         ssl_key=door.key,
     )
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, ending.set)
+    for each in SIGNALS:
+        if not is_ignored(each):
+            loop.add_signal_handler(each, ending.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def asked() -> None:
         if not answered(until):
@@ -99,17 +102,18 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     await _until(lambda: links.is_ready or ending.is_set(), served.bounds.deadline)  # or it would refuse the first
     keep_for_good()
     serving = asyncio.create_task(server.serve())
-    while not serving.done() and not _bound_reading(served.bounds.body_seconds):
+    while not serving.done() and not _bound_reading(served.bounds.deadline):
         await asyncio.sleep(_STEP)
     with suppress(OSError):  # who started this one may be gone
-        until.send(None)  # it listens
+        if not serving.done():
+            until.send(None)  # it listens
     await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(until.fileno())
-    if serving.done():  # it does not listen
+    if serving.done():
         serving.result()
-        raise SystemExit(1)
+        raise DeviceError(f"it cannot listen at {door.address}, or listens no more")
     # Requests that come from now on are ended with the connections.
-    await _until(lambda: not handler.under_way[False], served.bounds.deadline)
+    await _until(lambda: not handler.under_way[False], served.bounds.deadline + _STEP)
     server.stop()
     await serving
 
@@ -129,7 +133,7 @@ def _bound_reading(seconds: float) -> bool:
 def _socket(descriptor: str) -> socket.socket | None:
     """A second handle of a socket that listens for TCP; None for whatever else the descriptor is."""
     try:
-        copy = os.dup(int(descriptor))
+        copy = os.dup(whole_number(descriptor, "a descriptor", 0, 1 << 30))
     except OSError:  # that of the folder that was listed
         return None
     try:
@@ -151,87 +155,99 @@ async def _until(is_so: Callable[[], bool], seconds: float) -> None:
         await asyncio.sleep(_STEP)
 
 
-@dataclass
-class Body:
-    """Of a request. held: bytes that it has of the bound; is_left: whether some of it has not been read."""
-
-    held: int
-    is_left: bool
-
-
 class Handler:
     """What granian calls for each request."""
 
-    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
-        self._app, self._bounds, self._pool, self._metrics = app, bounds, pool, metrics
+    def __init__(self, app: Any, served: Served, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
+        self._app, self._bounds, self._pool, self._metrics = app, served.bounds, pool, metrics
         self._is_ending = is_ending
-        self._held = 0  # bytes of bodies
+        self._heads, self._bodies = Heads(served.hosts), Bodies(served.bounds)
         self.under_way = {False: 0, True: 0}  # requests, by whether the server was ending as they began
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
-        """Answer one request."""
-        from vgg16gpu.server.app import Call, refusal  # noqa: PLC0415
+        """Answer one request, by its deadline at the latest; one whose client has hung up is dropped."""
+        from vgg16gpu.server.app import refusal  # noqa: PLC0415
 
         if scope.proto != "http":
             return
         began = time.monotonic()
         is_late = self._is_ending()
         self.under_way[is_late] += 1
-        body = Body(0, is_left=scope.headers.get("content-length", "0") != "0")
+        is_wrong = False
+        body = Body(self._bodies, protocol, 0)
         try:
-            call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, body))
-            wrong = _wrong_form(scope)
-            reply = refusal(wrong) if wrong else await self._app.handle(call)
+            body.length = self._heads.check(scope)
+            reply = await self._answered(scope, protocol, body, began)
+        except RefusedError as error:
+            reply, is_wrong = refusal(error), True
         finally:
             self.under_way[is_late] -= 1
-            self._held -= body.held
+            body.close()
         identity = _identity(scope.headers.get("x-request-id"))
+        if reply is None:  # nobody is there to read it
+            self._told(scope, identity, _GONE, began, 0)
+            return
         headers = [*reply.headers, ("x-request-id", identity)]
         # The next request would come behind a body that nobody reads; or would find nobody here.
-        if wrong or body.is_left or self._is_ending():
+        if is_wrong or body.is_left or self._is_ending():
             headers.append(("connection", "close"))
-        protocol.response_bytes(reply.status, headers, reply.body if scope.method != "HEAD" else b"")
-        seconds = time.monotonic() - began
-        self._metrics.replied(reply.status, seconds, self._pool.used)
-        if _log.isEnabledFor(logging.INFO):
-            _log_access(scope, identity, reply.status, seconds, len(reply.body))
+        content = reply.body if scope.method != "HEAD" else b""
+        if len(content) > _LARGE:  # it is copied
+            await asyncio.to_thread(protocol.response_bytes, reply.status, headers, content)
+        else:
+            protocol.response_bytes(reply.status, headers, content)
+        self._told(scope, identity, reply.status, began, len(reply.body))
 
-    async def _read(self, scope: Any, protocol: Any, body: Body) -> bytes:
-        """The body. Raises RefusedError: 413 too large, 429 too many at once, 408 too slow."""
-        length = scope.headers.get("content-length", "0")
+    async def _answered(self, scope: Any, protocol: Any, body: Body, began: float) -> Any:
+        """The reply; None where the client has hung up before there was one."""
+        from vgg16gpu.server.app import Call, refusal  # noqa: PLC0415
+
+        call = Call(scope.method, scope.path, scope.headers.get, body.read, began + self._bounds.deadline)
+        watch = Watch(protocol)
         try:
-            async with asyncio.timeout(self._bounds.body_seconds):
-                self._hold(int(length[:18]), body)  # hyper lets nothing else than digits through
-                read: bytes = await protocol()
-                body.is_left = False
-                return read
-        except TimeoutError as error:
-            raise RefusedError(
-                408, f"the body did not come within {self._bounds.body_seconds:g} s; send it faster"
-            ) from error
-        except RuntimeError as error:  # granian's, of a connection that ended
-            raise RefusedError(400, "the body is cut short or broken; send it again") from error
+            async with asyncio.timeout(self._bounds.deadline):
+                return await self._app.handle(call)
+        except TimeoutError:
+            seconds = f"{self._bounds.deadline:g} s"
+            late = RefusedError(408, f"the body did not come within {seconds}; send it faster")
+            return refusal(late if body.is_late else too_late())
+        except asyncio.CancelledError:
+            if not watch.is_gone:
+                raise
+            return None
+        finally:
+            watch.end()
 
-    def _hold(self, nbytes: int, body: Body) -> None:
-        if nbytes > self._bounds.body:
-            raise RefusedError(413, f"the body is larger than {self._bounds.body:,} bytes; send fewer images at once")
-        if self._held + nbytes > self._bounds.bodies:
-            raise RefusedError(429, "too many bodies are being read; try again in a moment", retry=True)
-        body.held = nbytes
-        self._held += nbytes
+    def _told(self, scope: Any, identity: str, status: int, began: float, nbytes: int) -> None:
+        seconds = time.monotonic() - began
+        self._metrics.replied(status, seconds, self._pool.used)
+        if _log.isEnabledFor(logging.INFO):
+            _log_access(scope, identity, status, seconds, nbytes)
 
 
-def _wrong_form(scope: Any) -> RefusedError | None:
-    """Why a head is not taken that two servers on its way might read in two ways; None for the usual ones.
+class Watch:
+    """Cancels the task that makes it when the client hangs up. Most requests end before it looks for the first time."""
 
-    Chunks are such a form, and of chunks that end early granian says nothing.
-    """
-    if scope.headers.get("transfer-encoding") is not None:
-        return RefusedError(411, "send a Content-Length and no Transfer-Encoding")
-    hosts = sum(name == "host" for name, _ in scope.headers.items())
-    if scope.http_version == "1.1" and hosts != 1:
-        return RefusedError(400, f"{hosts} Host headers; send one")
-    return None
+    def __init__(self, protocol: Any) -> None:
+        self.is_gone = False
+        self._protocol, self._task = protocol, asyncio.current_task()
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._begin)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        if self._watching:
+            self._watching.cancel()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        await self._protocol.client_disconnect()
+        self.is_gone = True
+        if self._task:
+            self._task.cancel()
 
 
 def _identity(given: str | None) -> str:
@@ -255,12 +271,10 @@ def _log_access(scope: Any, identity: str, status: int, seconds: float, nbytes: 
     _log.info("%s", json.dumps(line))
 
 
-def _open_log(target: str | None) -> None:
-    """Each request as a line of JSON; lines of several processes come whole, as each is one write."""
-    if target is None:
+def _open_log(file: LogFile | None) -> None:
+    """Each request as a line of JSON."""
+    if file is None:
         return
-    handler = logging.StreamHandler(sys.stdout) if target == "-" else logging.FileHandler(target)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    _log.addHandler(handler)
+    _log.addHandler(AccessLog(file))
     _log.setLevel(logging.INFO)
     _log.propagate = False

@@ -1,14 +1,12 @@
-"""Messages of the Open Inference Protocol as arrays, and back: JSON, and the binary-tensor extension.
+"""Messages of the Open Inference Protocol: what a request holds, answers to it, and what the model is.
 
 https://github.com/kserve/open-inference-protocol and Triton's extensions "binary tensor data" and "classification".
+`requests.py` reads requests.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +17,13 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.io.scores import top_classes
-from vgg16gpu.io.shown import shown
 from vgg16gpu.server.refused import RefusedError
-from vgg16gpu.server.served import Description, Tensor
+from vgg16gpu.server.served import Description, Served, Tensor
 
 JSON_LENGTH: Final = "inference-header-content-length"
-MOST_VALUES: Final = 1_000_000  # of a request's JSON, which a front end reads at one go
-VALUE_NBYTES: Final = 100  # of one in memory, an empty list with its place in another
+QUICK_VALUES: Final = 4096  # that are written as text in some milliseconds
+QUICK_BYTES: Final = 1 << 20  # that are copied in less than one
 
-_TYPES: Final[Mapping[str, np.dtype[Any]]] = {"FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "UINT8": np.dtype("u1")}
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -49,7 +45,7 @@ class Request:
 
     id: str | None
     rows: npt.NDArray[Any] | None
-    pictures: Sequence[bytes]
+    pictures: Sequence[bytes | memoryview]
     wanted: Sequence[Wanted]
     parameters: Mapping[str, Any]
 
@@ -65,25 +61,15 @@ class Body:
     json_length: int | None
 
 
-def parse(body: bytes, json_length: str | None, description: Description) -> Request:
-    """A request to infer. json_length: the header of that name. Raises RefusedError: 400, 413."""
-    head, binary = _split(body, json_length)
-    message = _object(_json(head), "the request")
-    given = _list(message, "inputs")
-    if len(given) != 1:
-        raise _bad(f"{len(given)} inputs: this model has one, '{description.input.name}'")
-    tensor = _object(given[0], "an input")
-    if tensor.get("name") != description.input.name:
-        raise _bad(f"input {shown(tensor.get('name'))}: this model has one, '{description.input.name}'")
-    identity = message.get("id")
-    if identity is not None and not isinstance(identity, str):
-        raise _bad(f"id {shown(identity)}: give a string, or leave it out")
-    raw = _raw(tensor, binary)
-    wanted, parameters = _wanted(message, description), _parameters(message)
-    if tensor.get("datatype") == "BYTES":
-        pictures = _texts(tensor) if raw is None else _elements(raw)
-        return _checked(Request(identity, None, _counted(pictures, tensor), wanted, parameters), description)
-    return _checked(Request(identity, _numbers(tensor, raw, description), (), wanted, parameters), description)
+def is_quick_answer(request: Request, description: Description) -> bool:
+    """Return whether `respond` takes some milliseconds at most."""
+    texts = nbytes = 0
+    for wanted in request.wanted:
+        size = description.outputs[wanted.index].size
+        nbytes += 4 * len(request) * size
+        if wanted.classes or not wanted.is_binary:
+            texts += len(request) * (min(wanted.classes, size) or size)
+    return texts <= QUICK_VALUES and nbytes <= QUICK_BYTES
 
 
 def respond(
@@ -110,190 +96,38 @@ def respond(
         else:
             texts, data = [], np.ascontiguousarray(rows, "<f4").tobytes() if wanted.is_binary else b""
         if wanted.is_binary:
-            entry["parameters"] = {"binary_data_size": len(data)}
+            told.append(_text({**entry, "parameters": {"binary_data_size": len(data)}}))
             binary.append(data)
+        elif wanted.classes:
+            told.append(_text({**entry, "data": [text.decode() for text in texts]}))
         else:
-            entry["data"] = [text.decode() for text in texts] if wanted.classes else rows.reshape(-1).tolist()
-        told.append(entry)
-    message: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
-    message["parameters"] = parameters
-    if request.id is not None:
-        message["id"] = request.id
-    try:
-        head = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as error:
-        raise _bad("an output holds NaN or Inf, for which JSON has no word; ask for binary_data") from error
+            told.append(f'{_text(entry)[:-1]},"data":[{_numbers(rows)}]}}')
+    last = {"parameters": parameters, **({} if request.id is None else {"id": request.id})}
+    first = _text({"model_name": model, "model_version": "1"})
+    head = f'{first[:-1]},"outputs":[{",".join(told)}],{_text(last)[1:]}'.encode()
     return Body(b"".join((head, *binary)), len(head) if binary else None)
 
 
-def _split(body: bytes, json_length: str | None) -> tuple[bytes, memoryview]:
-    if json_length is None:
-        return body, memoryview(b"")
-    if not (json_length.isascii() and json_length.isdigit()) or int(json_length[:12]) > len(body):
-        raise _bad(f"Inference-Header-Content-Length {shown(json_length)}: the body has {len(body)} bytes")
-    length = int(json_length)
-    return body[:length], memoryview(body)[length:]
+def _text(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _json(text: bytes) -> Any:
-    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
-        raise RefusedError(413, f"the JSON has more than {MOST_VALUES:,} values; send binary data, or fewer images")
+def _numbers(rows: npt.NDArray[np.float32]) -> str:
+    """Return all numbers as JSON, with commas. They are written in pieces, between which other threads may go on."""
+    flat = rows.reshape(-1)
+    pieces = (flat[first : first + QUICK_VALUES] for first in range(0, flat.size, QUICK_VALUES))
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _bad(f"the request is not JSON: {why}") from error
-
-
-def _object(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _bad(f"{what} is {shown(value)}, and no JSON object")
-    return value
-
-
-def _list(message: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = message.get(key)
-    if not isinstance(value, list):
-        raise _bad(f"'{key}' is {shown(value)}, and no list")
-    return value
-
-
-def _parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _object(of.get("parameters") or {}, "parameters")
-
-
-def _whole(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _bad(f"{what} {shown(value)}: give a whole number, 0 or more")
-    return value
-
-
-def _raw(tensor: Mapping[str, Any], binary: memoryview) -> memoryview | None:
-    """The bytes behind the JSON that are the tensor's; None where its numbers stand in the JSON."""
-    size = _parameters(tensor).get("binary_data_size")
-    if size is None:
-        if len(binary):
-            raise _bad(f"{len(binary)} bytes follow the JSON, and the input has no binary_data_size")
-        return None
-    if _whole(size, "binary_data_size") != len(binary):
-        raise _bad(f"binary_data_size {size}: {len(binary)} bytes follow the JSON")
-    return binary
-
-
-def _shape(tensor: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(_whole(dim, "a side of shape") for dim in _list(tensor, "shape"))
-
-
-def _numbers(tensor: Mapping[str, Any], raw: memoryview | None, description: Description) -> npt.NDArray[Any]:
-    """(N, ...) float32 or uint8."""
-    name, shape = tensor.get("datatype"), _shape(tensor)
-    element = _TYPES.get(name) if isinstance(name, str) else None
-    wanted = forms(description).get(str(name))
-    if element is None or wanted is None:
-        raise _bad(f"datatype {shown(name)}: this model takes {', '.join(accepted(description))}")
-    if shape[1:] != wanted or not shape:
-        raise _bad(f"input '{description.input.name}' is {name} {list(shape)}; this model takes {['N', *wanted]}")
-    count = math.prod(shape)
-    if raw is not None:
-        if len(raw) != count * element.itemsize:
-            raise _bad(f"{len(raw)} bytes: {name} {list(shape)} has {count * element.itemsize}")
-        return _floats(np.frombuffer(raw, element).reshape(shape))
-    return _floats(_from_json(_list(tensor, "data"), element, shape, str(name)))
-
-
-def _from_json(data: Sequence[Any], element: np.dtype[Any], shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """Flat or nested lists as an array."""
-    if _has_text(data):
-        raise _bad("'data' holds texts, which are not numbers")
-    try:
-        found = np.array(data)
-    except (ValueError, OverflowError) as error:
-        raise _bad("'data' is ragged, or holds numbers that are too large") from error
-    if found.dtype.kind not in ("iu" if element.kind == "u" else "iuf") or found.size != math.prod(shape):
-        kind = "numbers" if found.dtype.kind in "iuf" else "values that are not numbers"
-        raise _bad(f"'data' holds {found.size} {kind}; {name} {list(shape)} has {math.prod(shape)}")
-    if element.kind == "u" and found.size and not (found.min() >= 0 and found.max() <= 255):
-        raise _bad("'data' holds numbers outside of 0..255")
-    with np.errstate(over="ignore"):
-        return found.reshape(shape).astype(element)
-
-
-def _has_text(data: Sequence[Any]) -> bool:
-    """Whether there is a string anywhere: numpy would give each value the room of the longest one."""
-    lists = [data]
-    while lists:
-        for value in lists.pop():
-            if isinstance(value, str):
-                return True
-            if isinstance(value, list):
-                lists.append(value)
-    return False
-
-
-def _floats(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return rows if rows.dtype in (np.uint8, np.float32) else rows.astype(np.float32)
-
-
-def _elements(raw: memoryview) -> list[bytes]:
-    """BYTES: each behind its length."""
-    found, place = [], 0
-    while place < len(raw):
-        if place + _LENGTH.size > len(raw) or (end := place + 4 + _LENGTH.unpack_from(raw, place)[0]) > len(raw):
-            raise _bad("BYTES are cut short: each element is its length in four bytes, little endian, and itself")
-        found.append(bytes(raw[place + _LENGTH.size : end]))
-        place = end
-    return found
-
-
-def _texts(tensor: Mapping[str, Any]) -> list[bytes]:
-    """BYTES in JSON: base64, as text cannot hold a picture."""
-    try:
-        return [base64.b64decode(text, validate=True) for text in _list(tensor, "data")]
-    except (binascii.Error, TypeError, ValueError) as error:
-        raise _bad("BYTES in JSON are strings of base64; or send them as binary data") from error
-
-
-def _counted(pictures: Sequence[bytes], tensor: Mapping[str, Any]) -> Sequence[bytes]:
-    shape = _shape(tensor)
-    if shape not in ((len(pictures),), (len(pictures), 1)):
-        raise _bad(f"BYTES {list(shape)}: there are {len(pictures)} elements, so shape is [{len(pictures)}]")
-    return pictures
-
-
-def _checked(request: Request, description: Description) -> Request:
-    if not 0 < len(request) <= description.largest:
-        raise _bad(f"{len(request)} images: a request has 1 to {description.largest}; send several requests")
-    if request.pictures and description.pixels is None:
-        raise _bad(f"this model takes no pictures, but {', '.join(accepted(description))}")
-    return request
-
-
-def _wanted(message: Mapping[str, Any], description: Description) -> list[Wanted]:
-    default = bool(_parameters(message).get("binary_data_output", False))
-    if not message.get("outputs"):
-        return [Wanted(i, default, 0) for i in range(len(description.outputs))]
-    names = [output.name for output in description.outputs]
-    found = []
-    for entry in _list(message, "outputs"):
-        asked = _object(entry, "an output")
-        if asked.get("name") not in names:
-            raise _bad(f"output {shown(asked.get('name'))}: this server has {', '.join(names)}")
-        parameters = _parameters(asked)
-        classes = _whole(parameters.get("classification", 0), "classification")
-        index = names.index(asked["name"])
-        if classes and len(description.outputs[index].shape) != 1:
-            raise _bad(f"output '{names[index]}' has no classes; leave classification out")
-        found.append(Wanted(index, bool(parameters.get("binary_data", default)), classes))
-    if len({wanted.index for wanted in found}) < len(found):
-        raise _bad("an output is asked for twice; name each once")
-    return found
+        return ",".join(_text(piece.tolist())[1:-1] for piece in pieces)
+    except ValueError as error:
+        message = "an output holds NaN or Inf, for which JSON has no word; ask for binary_data"
+        raise RefusedError(400, message) from error
 
 
 def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -> list[bytes]:
     """score:class[:label] of the best of each row."""
     best = top_classes(rows, count)
     return [
-        f"{row[i]!s}:{i}{f':{labels[i]}' if labels else ''}".encode()
+        f"{row[i]!s}:{i}{f':{labels[i]}' if labels else ''}".encode(errors="replace")
         for row, chosen in zip(rows, best, strict=True)
         for i in chosen
     ]
@@ -310,11 +144,15 @@ def accepted(description: Description) -> list[str]:
     return ["BYTES (encoded pictures)" if name == "BYTES" else name for name in forms(description)]
 
 
-def metadata(name: str, description: Description) -> dict[str, Any]:
-    """What /v2/models/NAME tells."""
-    takes = {"accepts": ", ".join(accepted(description)), "max_batch_size": description.largest}
+def metadata(served: Served) -> dict[str, Any]:
+    """What /v2/models/NAME tells; of pictures also what is done to them, and whether that is assumed."""
+    description, preprocess = served.description, served.preprocess
+    takes: dict[str, Any] = {"accepts": ", ".join(accepted(description)), "max_batch_size": description.largest}
+    if preprocess and description.pixels:
+        takes["preprocess"] = preprocess.line(*description.sample[1:])
+        takes["preprocess_is_assumed"] = preprocess.origin.kind == "assumed"
     return {
-        "name": name,
+        "name": served.name,
         "versions": ["1"],
         "platform": "vgg16gpu",
         "inputs": [{**_told(description.input), "parameters": takes}],
@@ -339,7 +177,3 @@ def _configured(tensor: Tensor) -> dict[str, Any]:
 
 def _told(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": "FP32", "shape": [-1, *tensor.shape]}
-
-
-def _bad(message: str) -> RefusedError:
-    return RefusedError(400, message)

@@ -12,41 +12,34 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from vgg16gpu.errors import DeviceError, Error, InputError
-from vgg16gpu.io.shown import shown
+from vgg16gpu.io.shown import printable
 from vgg16gpu.server import front_end
-from vgg16gpu.server.children import BEAT, Child, started
+from vgg16gpu.server.children import BEAT, SIGNALS, Child, is_ignored, started
+from vgg16gpu.server.decoding import decoding_nbytes
 from vgg16gpu.server.device import process as device_process
-from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.door import Door
+from vgg16gpu.server.identity import Identity
 from vgg16gpu.server.page import process as explaining
 from vgg16gpu.server.page.messages import BACKLOG, socket_beside
-from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
-from vgg16gpu.server.protocol import MOST_VALUES, VALUE_NBYTES
+from vgg16gpu.server.posts import Post
+from vgg16gpu.server.requests import MOST_VALUES, VALUE_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served, Warm
 from vgg16gpu.server.slots import SlotLayout
 
 _NEEDED: Final = ("granian", "prometheus_client", "uvloop")
-_PAUSE: Final = 0.5  # seconds before a process is started again: one that dies at once must not take all time
 _LEAVE: Final = 10.0  # seconds that processes have to end before they are killed
+_DRAIN: Final = 1.0  # seconds beside the deadlines until front ends are killed
 _BACKLOG: Final = 64
 _BASE_NBYTES: Final = 1 << 16  # of a connection and its buffers, as an estimate
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Post:
-    """Who is to be there: it is started again when it dies."""
-
-    name: str
-    start: Callable[[], Child]
-    child: Child
 
 
 def check_installed() -> None:
@@ -59,8 +52,8 @@ def check_installed() -> None:
 class Supervisor:
     """A process for each of `choices`, the devices, and `workers` front ends. In `with`; `run` serves until a signal.
 
-    served: makes what front ends know of what the device processes tell. stall: seconds that a process may go without
-    an answer before it is killed.
+    served: makes what front ends know of what the device processes tell. identity: of the files that they load; others
+    are never loaded in their place. stall: seconds that a process may go without an answer before it is killed.
     """
 
     def __init__(
@@ -70,9 +63,10 @@ class Supervisor:
         door: Door,
         workers: int,
         stall: float,
+        identity: Identity,
     ) -> None:
         self._choices, self._make, self._door, self._workers = choices, served, door, workers
-        self._stall = stall
+        self._stall, self._identity = stall, identity
         self._stack = ExitStack()
         self._is_ending = False
         self._devices: list[Post] = []
@@ -80,31 +74,28 @@ class Supervisor:
         self._explainers: list[Post] = []  # one, or none
 
     def __enter__(self) -> Supervisor:
-        """Reserve the address. Raises InputError where it cannot be had."""
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="vgg16gpu-"))  # for this user alone
-        self._paths = [f"{folder}/device-{number}" for number in range(len(self._choices))]
-        self._metrics = Path(folder, "metrics")
-        self._metrics.mkdir()
-        self._listeners = [self._listener(path) for path in self._paths]
-        self._questions = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        self._questions.bind(socket_beside(self._paths[0]))
-        self._questions.listen(BACKLOG)
-        reserved, self._door = _reserved(self._door)
-        self._stack.enter_context(reserved)
-        self._wake, self._woken = os.pipe()
-        os.set_blocking(self._woken, False)
-        for end in (self._wake, self._woken):
-            self._stack.callback(os.close, end)
+        """Make the sockets between processes. From here on signals end the server. Raises InputError."""
+        with ExitStack() as stack:
+            self._wake, self._woken = os.pipe()
+            os.set_blocking(self._woken, False)
+            for end in (self._wake, self._woken):
+                stack.callback(os.close, end)
+            for each in SIGNALS:
+                if each != signal.SIGHUP or not is_ignored(each):
+                    stack.callback(signal.signal, each, signal.signal(each, self._end))
+            folder = stack.enter_context(_folder())
+            self._paths = [f"{folder}/device-{number}" for number in range(len(self._choices))]
+            self._metrics = Path(folder, "metrics")
+            self._metrics.mkdir()
+            self._listeners = [
+                stack.enter_context(_listener(path, socket.SOCK_SEQPACKET, _BACKLOG)) for path in self._paths
+            ]
+            self._questions = stack.enter_context(_listener(socket_beside(self._paths[0]), socket.SOCK_STREAM, BACKLOG))
+            self._stack = stack.pop_all()
         return self
 
-    def _listener(self, path: str) -> socket.socket:
-        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        listener.bind(path)
-        listener.listen(_BACKLOG)
-        return listener
-
     def __exit__(self, *_: object) -> None:
-        children = [post.child for post in (*self._ends, *self._devices, *self._explainers)]
+        children = [post.child for post in (*self._ends, *self._devices, *self._explainers) if post.child]
         for child in children:
             child.pipe.close()
         last = time.monotonic() + _LEAVE
@@ -115,31 +106,35 @@ class Supervisor:
         self._stack.close()
 
     def run(self, tell: Callable[[str], None]) -> None:
-        """Serve until SIGTERM or SIGINT, and end what is under way. Raises what building an engine raises."""
-        before = {each: signal.signal(each, self._end) for each in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            for number in range(len(self._choices)):
-                start = partial(self._start_device, number)
-                self._devices.append(Post(f"device process {number}", start, start()))
-            devices = self._warmed_up()
-            if not devices:
-                return
-            self._served = self._make(devices[0].description)
-            if self._served.explainable:
-                self._explainers.append(
-                    Post("the process that explains", self._start_explainer, self._start_explainer())
-                )
-            for number in range(self._workers):
-                start = partial(self._start_end, number)
-                self._ends.append(Post(f"front end {number}", start, start()))
-            self._listening()
+        """Serve until SIGTERM, SIGINT or SIGHUP, and end what is under way.
+
+        Raises what building an engine raises, and the Error of a front end that cannot listen.
+        """
+        for number in range(len(self._choices)):
+            self._devices.append(self._post(f"device process {number}", partial(self._start_device, number)))
+        devices = self._warmed_up()
+        if not devices:
+            return
+        if words := self._identity.changed():
+            raise InputError(words)
+        self._served = self._make(devices[0].description)
+        if self._served.explainable:
+            self._explainers.append(self._post("the process that explains", self._start_explainer))
+        for number in range(self._workers):
+            self._ends.append(self._post(f"front end {number}", partial(self._start_end, number)))
+        self._listening()
+        if not self._is_ending:
             tell(self._line(devices))
-            while not self._is_ending:
-                self._watch()
-            self._drain()
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            self._identity.learn()
+        while not self._is_ending:
+            self._watch()
+        self._drain()
+
+    def _post(self, name: str, start: Callable[[], Child]) -> Post:
+        reads_files = not name.startswith("front end")
+        post = Post(name, start, self._identity.changed if reads_files else lambda: None)
+        post.fill()
+        return post
 
     def _end(self, *_: object) -> None:
         self._is_ending = True
@@ -150,65 +145,94 @@ class Supervisor:
         """What the device processes tell once all are warm; nothing where a signal ends all before."""
         found: dict[Post, Warm] = {}
         while len(found) < len(self._devices) and not self._is_ending:
-            building = [post for post in self._devices if post not in found]
-            wait([*(post.child.pipe for post in building), self._wake])
-            for post in building:
-                told = post.child.hear()
+            building = [(post, post.child) for post in self._devices if post not in found and post.child]
+            wait([*(child.pipe for _, child in building), self._wake])
+            for post, child in building:
+                told = child.hear()
                 if isinstance(told, Error):
                     raise told
                 if isinstance(told, Warm):
                     found[post] = told
-                elif not post.child.process.is_alive():
-                    raise DeviceError(f"{post.name} ended with code {post.child.process.exitcode}")
+                elif not child.process.is_alive():
+                    raise DeviceError(f"{post.name} ended with code {child.process.exitcode}")
         return [] if self._is_ending else [found[post] for post in self._devices]
 
     def _listening(self) -> None:
-        """Wait until all front ends take requests, or one has ended: who reads the line may ask at once."""
-        while not self._is_ending and (silent := [post.child for post in self._ends if not post.child.is_up]):
-            if not all(child.process.is_alive() for child in silent):
-                return
-            wait([*(each for child in silent for each in (child.pipe, child.process.sentinel)), self._wake])
-            for child in silent:
-                child.hear()
+        """Wait until all front ends take requests: who reads the line may ask at once. Raises the Error of one."""
+        while not self._is_ending and (
+            silent := [(post, post.child) for post in self._ends if post.child and not post.child.is_up]
+        ):
+            wait([*(each for _, child in silent for each in (child.pipe, child.process.sentinel)), self._wake])
+            for post, child in silent:
+                told = child.hear()
+                if isinstance(told, Error):
+                    raise told
+                if not child.process.is_alive():
+                    raise DeviceError(f"{post.name} ended with code {child.process.exitcode}, and did not listen")
 
     def _watch(self) -> None:
         """Wait until something happens, or for a beat; start again who died or does not answer."""
         posts = [*self._devices, *self._ends, *self._explainers]
         began = time.monotonic()
-        wait([*(post.child.process.sentinel for post in posts), self._wake], BEAT)
+        wait([*(post.child.process.sentinel for post in posts if post.child), self._wake], BEAT)
         if self._is_ending:
             return
         # A pause of this process itself, a machine that slept say, is nobody's silence.
         passed = min(time.monotonic() - began, 2 * BEAT)
         for post in posts:
-            child = post.child
-            told = child.hear()
-            if isinstance(told, Error):
-                _log.error("%s: %s", post.name, told)
-            child.ask(passed)
-            if child.is_stalled:
-                _log.warning("%s has not answered for %.1f s; it is killed", post.name, child.silent)
-                child.process.kill()
-                child.process.join()
-            if not child.process.is_alive():
-                self._replace(post)
+            if post.child:
+                self._look_at(post, post.child, passed)
+            elif post.due <= time.monotonic():
+                self._refill(post)
 
-    def _replace(self, post: Post) -> None:
+    def _look_at(self, post: Post, child: Child, passed: float) -> None:
+        told = child.hear()
+        if isinstance(told, Error) and post.is_news(str(told)):
+            _log.error("%s: %s", post.name, told)
+        child.ask(passed)
+        if child.is_stalled:
+            _log.warning("%s has not answered for %.1f s; it is killed", post.name, child.silent)
+        other = self._otherwise(told) if isinstance(told, Warm) else None
+        if other:
+            _log.error("%s: %s; it is killed", post.name, other)
+        if child.is_stalled or other:
+            child.process.kill()
+            child.process.join()
+        if not child.process.is_alive():
+            self._leave(post, child)
+
+    def _otherwise(self, warm: Warm) -> str | None:
+        """Return in a line what a device process that has come again serves in another way; None for nothing."""
+        before, now = (replace(each, device="") for each in (self._served.description, warm.description))
+        if now != before:
+            return "it takes and gives other data than at the start"
+        return self._identity.changed()
+
+    def _leave(self, post: Post, child: Child) -> None:
         from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - of the extra
 
-        _log.warning("%s ended with code %s; it is started again", post.name, post.child.process.exitcode)
-        mark_process_dead(post.child.process.pid, str(self._metrics))
-        post.child.pipe.close()
-        time.sleep(_PAUSE)
-        post.child = post.start()
+        again = "" if post.may_start() else "; it is started again"
+        _log.warning("%s ended with code %s%s", post.name, child.process.exitcode, again)
+        mark_process_dead(child.process.pid, str(self._metrics))
+        post.leave()
+
+    def _refill(self, post: Post) -> None:
+        if words := post.may_start():
+            if post.is_news(words):
+                _log.error("%s is not started again: %s", post.name, words)
+            post.leave()
+        else:
+            post.fill()
 
     def _drain(self) -> None:
         """Front ends first: they wait for their answers."""
-        for post in self._ends:
-            post.child.pipe.close()
-        last = time.monotonic() + 2 * self._served.bounds.deadline + _PAUSE  # of what began before, and since then
-        for post in self._ends:
-            post.child.process.join(max(0.0, last - time.monotonic()))
+        ends = [post.child for post in self._ends if post.child]
+        for child in ends:
+            child.pipe.close()
+        last = time.monotonic() + 2 * self._served.bounds.deadline + _DRAIN  # of what began before, and since then
+        for child in ends:
+            child.process.join(max(0.0, last - time.monotonic()))
+            child.process.kill()
 
     def _start_device(self, number: int) -> Child:
         given = (self._choices[number], number, self._listeners[number], str(self._metrics))
@@ -225,10 +249,9 @@ class Supervisor:
 
     def _line(self, devices: Sequence[Warm]) -> str:
         scheme = "https" if self._door.certificate else "http"
-        host = f"[{self._door.host}]" if ":" in self._door.host else self._door.host
         bounds, description = self._served.bounds, self._served.description
         slots = SlotLayout.of(description).stride * bounds.queue * self._workers
-        decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
+        decoding = decoding_nbytes(bounds)
         values = MOST_VALUES * VALUE_NBYTES
         held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding + values)
         names = [each.description.device for each in devices]
@@ -239,33 +262,30 @@ class Supervisor:
         if self._served.explainable:
             held += 2 * (BACKLOG + 2) * bounds.body  # answers of who is explained and who waits
         return (
-            f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {where}; batches "
+            f"serving '{self._served.name}' at {scheme}://{self._door.address}, on {where}; batches "
             f"of up to {description.largest}; engines take {engines}, slots {slots / 1e6:.1f} MB, requests at most "
             f"{held / 1e6:.0f} MB"
         )
 
 
-def _reserved(door: Door) -> tuple[socket.socket, Door]:
-    """A socket that keeps the address and does not listen, and the door with its port: front ends share it.
-
-    Raises InputError.
-    """
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A new folder for this user alone. Raises InputError where there is no place for one."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0]
-        _require_unused(family, address)
-        kept = socket.socket(family, socket.SOCK_STREAM)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(address)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--host {shown(door.host)} --port {door.port}: {why}; choose others") from error
-    host, port = kept.getsockname()[:2]
-    return kept, replace(door, host=host, port=port)
+        return tempfile.TemporaryDirectory(prefix="vgg16gpu-")
+    except OSError as error:
+        raise InputError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to a writable one") from error
 
 
-def _require_unused(family: int, address: Any) -> None:
-    """Raise OSError where somebody listens: with SO_REUSEPORT another server of this user's could share the port."""
-    with socket.socket(family, socket.SOCK_STREAM) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        tried.bind(address)
+def _listener(path: str, kind: socket.SocketKind, backlog: int) -> socket.socket:
+    """A Unix socket that listens. Raises InputError for a path that is too long for one."""
+    listener = socket.socket(socket.AF_UNIX, kind)
+    try:
+        listener.bind(path)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"no socket can be made at '{printable(path)}': {reason}; set TMPDIR to a short path"
+        ) from error
+    return listener
