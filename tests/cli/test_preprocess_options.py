@@ -340,7 +340,7 @@ def test_models_of_rows_take_no_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({PREPROCESS_KEY: "keras"}, "its metadata 'vgg16gpu.preprocess' is wrong: preprocessing is no JSON"),
+        ({PREPROCESS_KEY: "keras"}, "its metadata 'vgg16gpu.preprocess' is wrong: preprocessing is not JSON"),
         ({PREPROCESS_KEY: '{"mean": [0]}'}, "preprocessing lacks std, pixel_range"),
         ({PREPROCESS_KEY: Preprocess.named("unit", 1).to_json()}, "it is of 1 channels, the model takes 3; correct it"),
         ({MEAN_KEY: "[0.5]"}, "its metadata 'vgg16gpu.mean' is wrong: mean has 1 values, std 3"),

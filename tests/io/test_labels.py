@@ -20,11 +20,23 @@ def test_other_counts_are_numbered():
     assert labels.load(None, 3) == ("class 0", "class 1", "class 2")
 
 
-@pytest.mark.parametrize("text", ["cat\ndog\n", "cat\r\ndog\r\n\r\n", "\ufeffcat\n dog ", "cat\ndog\n\n\n"])
-def test_a_file(text, tmp_path):
+TEXTS = ["cat\ndog\n", "cat\r\ndog\r\n\r\n", "\ufeffcat\n dog ", "cat\ndog\n\n\n", "cat\rdog"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_file(text, encoding, tmp_path):
     path = tmp_path / "names.txt"
-    path.write_bytes(text.encode())
+    mark = "\ufeff" * (encoding != "utf-8" and not text.startswith("\ufeff"))
+    path.write_bytes((mark + text).encode(encoding))
     assert labels.load(path, 2) == ("cat", "dog")
+
+
+def test_a_line_ends_at_its_end_alone(tmp_path):
+    """Python's splitlines ends lines at seven other characters, too."""
+    path = tmp_path / "names.txt"
+    path.write_text("a\u2028b\nc\x0cd\x85\n", encoding="utf-8")
+    assert labels.load(path, 2) == ("a\u2028b", "c\x0cd")
 
 
 def test_names_need_not_be_ascii(tmp_path):
@@ -48,10 +60,15 @@ def test_an_empty_file_has_no_names(tmp_path):
 
 
 def test_files_that_are_no_labels(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\)"):
+    with pytest.raises(InputError, match=r"cannot be read: No such file or directory; give a text file"):
         labels.load(tmp_path / "none.txt", 2)
-    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(InputError, match=r"cannot be read: Is a directory; give a text file"):
         labels.load(tmp_path, 2)
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
+    (tmp_path / "latin").write_bytes(b"\xe9t\xe9")
+    with pytest.raises(InputError, match=r"is no text of utf-8: .*; give a text file with one class name a line"):
+        labels.load(tmp_path / "latin", 2)
+    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    with pytest.raises(InputError, match="is no text of utf-8"):
         labels.load(tmp_path / "binary", 2)
+    with pytest.raises(InputError, match=r"^'/dev/zero' has more than 1,048,576 bytes"):
+        labels.load("/dev/zero", 2)

@@ -208,7 +208,7 @@ def test_what_is_no_object_or_lacks_a_field():
         Preprocess.from_fields({key: GOOD[key] for key in GOOD if key not in ("fit", "interpolation")})
     with pytest.raises(InputError, match="preprocessing is 'keras'; expected an object"):
         Preprocess.from_json(json.dumps("keras"))
-    with pytest.raises(InputError, match="preprocessing is no JSON: "):
+    with pytest.raises(InputError, match="preprocessing is not JSON: "):
         Preprocess.from_json("{")
 
 

@@ -32,7 +32,7 @@ def test_nine_digits_round_trip_every_float32():
         (b"0x10", "line 1, column 1: '0x10'"),
         (b"1 1.5abc", "line 1, column 3: '1.5abc'"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1, column 1: '\ufffdPNG'"),
-        ("1 2".encode("utf-16"), "line 1, column 1"),
+        ("1 2".encode("utf-16-le"), "line 1, column 1"),
         (b"7 " + b"y" * 1000, f"line 1, column 3: '{'y' * 24}'..."),
     ],
 )
@@ -41,6 +41,14 @@ def test_the_first_thing_that_is_no_number_is_named(text, place):
         parse_numbers(text, "a.txt")
     assert place in str(caught.value)
     assert "a.txt" in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_texts_of_other_systems(encoding):
+    """As PowerShell's > writes them."""
+    found = parse_numbers("1 2.5\r\n-3e2\r\n".encode(encoding), "a.txt")
+    assert found.tolist() == [1, 2.5, -300]
+    assert parse_numbers(("0 " * 700_000 + "1").encode(encoding), "a.txt").size == 700_001
 
 
 def test_wrong_count_says_which_sizes_would_fit():

@@ -57,9 +57,9 @@ def test_mistakes_are_one_line(tmp_path):
         (tmp_path / name).write_text(text)
     for arguments, words in (
         (("--results", tmp_path / "nowhere"), "is no file and no folder"),
-        (("--results", tmp_path / "page.html"), "is no JSON"),
+        (("--results", tmp_path / "page.html"), "is not JSON"),
         (("--results", tmp_path / "list.json"), "a JSON object is expected"),
-        (("--results", tmp_path / "deep.json"), "too deep"),
+        (("--results", tmp_path / "deep.json"), "is JSON with more than 64 brackets"),
         (("--results", tmp_path / "other.json"), "is no record that the page shows"),
         (("--results", tmp_path, "--package"), "exclude each other"),
         (("--output", tmp_path / "no" / "page.html"), "does not exist"),

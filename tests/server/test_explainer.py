@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from tests.support.kernel_harness import assert_same_bits
+from tests.support.softmax_tails import ORDER, TAILS, digits_with
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
@@ -84,6 +85,39 @@ def test_a_softmax_at_the_end_is_left_out(explaining, tmp_path):
     wanted = explaining().gradient(ROW, 3)
     probabilities = explaining(changed(tmp_path / "softmax.onnx", softmax=True))
     assert_same_bits(probabilities.gradient(ROW, 3), wanted)
+
+
+@pytest.mark.parametrize(
+    ("tail", "class_index", "digit", "factor"),
+    [
+        ("1x1 map", 3, 3, 1),
+        ("1x1 map, channels last", 3, 3, 1),
+        ("1x1 map and Flatten", 3, 3, 1),
+        ("Unsqueeze, Softmax, Squeeze", 3, 3, 1),
+        ("Clip(1e-7, 1)", 3, 3, 1),
+        ("divided by 1, minus 0", 3, 3, 1),
+        ("Gather that reorders", 3, ORDER[3], 1),
+        ("Slice of five", 3, 3, 1),
+        ("Concat of two softmaxes", 13, 3, 0.5),
+        ("Concat of halves", 8, 3, 1),
+        ("Pad by a class", 4, 3, 1),
+    ],
+)
+def test_q2_the_gradient_is_that_of_what_the_softmax_reads(explaining, tmp_path, tail, class_index, digit, factor):
+    wanted = explaining().gradient(ROW, digit) * factor
+    path = digits_with(TAILS[tail], tmp_path / "tail.onnx")
+    explainer = explaining(path)
+    np.testing.assert_allclose(explainer.gradient(ROW, class_index), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    if tail == "Concat of two softmaxes":  # the first class is of another softmax
+        other = explaining().gradient(ROW, 2)
+        np.testing.assert_allclose(explainer.gradient(ROW, 2), other, rtol=0, atol=1e-5 * np.abs(other).max())
+    told = explainable(Model(path), (1, 32, 32))
+    assert told.classes >= class_index
+    assert told.are_probabilities
+
+
+def test_q2_scores_without_a_softmax_are_no_probabilities():
+    assert not explainable(Model(digits_model()), (1, 32, 32)).are_probabilities
 
 
 def test_channels_may_come_last(explaining, tmp_path):

@@ -151,15 +151,33 @@ def test_a_tensor_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_sparse_initializers_are_refused(tmp_path: Path) -> None:
+def test_q9_sparse_weights_are_written_as_the_dense_ones_that_they_mean(tmp_path: Path) -> None:
     model = Model()
-    model.node("Add", ["input", model.weight("w", 8)], "y")
+    model.node("Add", ["input", "s"], "x")
+    model.node("Add", ["x", "c"], "y")
     proto = model.proto()
-    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
-    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    values = numpy_helper.from_array(np.float32([7]), "s")
+    indices = numpy_helper.from_array(np.int64([2]), "i")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [8]))
+    constant = helper.make_node("Constant", [], ["c"], sparse_value=helper.make_sparse_tensor(values, indices, [8]))
+    proto.graph.node.insert(0, constant)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    done = run(tmp_path / "m.onnx", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    for name in ("s.npy", "c.npy"):
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / name), np.float32([0, 0, 7, 0, 0, 0, 0, 0]))
+
+
+def test_q9_sparse_weights_that_cannot_be_leave_nothing(tmp_path: Path) -> None:
+    model = Model()
+    model.node("Add", ["input", "s"], "y")
+    proto = model.proto()
+    values = numpy_helper.from_array(np.float32([7]), "s")
+    indices = numpy_helper.from_array(np.int64([9]), "i")
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [8]))
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-    refused(run(tmp_path / "m.onnx", tmp_path / "out"), "1 sparse initializers")
+    refused(run(tmp_path / "m.onnx", tmp_path / "out"), "indices outside of its dimensions (8,)")
+    assert not (tmp_path / "out").exists()
 
 
 def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.lines import read_bytes
 from vgg16gpu.io.results import read_scores
 from vgg16gpu.io.results.arrow_form import storable
 from vgg16gpu.io.scores import Scores
@@ -43,7 +44,7 @@ def read_references(path: Path, names: Sequence[str], classes: int) -> Reference
     if not path.is_file():
         raise InputError(f"references '{path}' do not exist")
     if path.suffix.lower() == _TEXT:  # numbers need not be a line an input
-        found, rows = None, parse_numbers(_content(path), str(path))[:, None]
+        found, rows = None, parse_numbers(read_bytes(path, f"references '{path}'"), str(path))[:, None]
     else:
         found, rows = read_scores(path)
     if found is None:
@@ -62,13 +63,6 @@ def read_references(path: Path, names: Sequence[str], classes: int) -> Reference
         has_names=found is not None,
         unused=0 if found is None else len(set(found)) - len(set(names)),
     )
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"references '{path}' cannot be read: {error.strerror or error}") from error
 
 
 def _in_order(path: Path, rows: Scores, count: int, classes: int) -> Scores:

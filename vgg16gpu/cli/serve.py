@@ -23,6 +23,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.scale_file import scales_path
@@ -204,8 +205,8 @@ def _serve(
 
     def served(description: Description) -> Served:
         """With the names of the classes, where the first output is the model's own scores."""
-        first = description.outputs[0].shape
-        named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
+        classes = class_count((1, *description.outputs[0].shape))
+        named = notes.names(classes) if classes and not options.outputs else ()
         told = explainable(model, description.input.shape) if options.page else None
         bounds = _bounds(options, max(queue, description.largest))
         return Served(name, description, notes.preprocess, tuple(named), bounds, tokens, told, hosts)

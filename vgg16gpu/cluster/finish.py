@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from vgg16gpu.cluster.job import Job, JobFolder
 from vgg16gpu.cluster.manifest import Manifest
-from vgg16gpu.errors import ModelError
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import read_json
 from vgg16gpu.io.results.arrow_form import storable
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.listing import Listing
@@ -48,10 +49,10 @@ def read_summary(folder: JobFolder) -> dict[str, Any] | None:
     if not (folder.path / SUCCESS).is_file():
         return None
     try:
-        summary: dict[str, Any] = json.loads((folder.path / SUMMARY).read_bytes())
-    except (OSError, ValueError):
+        summary = read_json(folder.path / SUMMARY)
+    except InputError:
         return None
-    return summary
+    return summary if isinstance(summary, dict) else None
 
 
 def _check_part(path: Path, inputs: Manifest, first: int, last: int) -> tuple[int, int]:

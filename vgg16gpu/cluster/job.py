@@ -25,6 +25,9 @@ from typing import Any, Final
 
 from vgg16gpu.cluster.manifest import Manifest
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.foreign.documents import OTHER_FORM, parse_json, read_json
+from vgg16gpu.io.foreign.lines import NotReadError, read_lines
+from vgg16gpu.io.foreign.numbers import whole_value
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.results import Columns, RunRecord
 from vgg16gpu.io.results.record import refuse_other_run
@@ -32,6 +35,7 @@ from vgg16gpu.io.shown import printable
 
 MOST: Final = 1 << 15  # inputs of a shard, unless the user says otherwise: some seconds of a GPU
 LEAST: Final = 256
+MOST_OF_SHARD: Final = 1 << 40  # inputs, that a record may say
 EACH: Final = 8  # shards for each worker, where there are inputs enough: the last ones end at about the same time
 
 _JOB: Final = "_job.json"
@@ -118,7 +122,7 @@ class JobFolder:
     def shard_size(self) -> int | None:
         """How the job that is there is cut; None without one. Raises InputError for a broken file."""
         found = self._read()
-        return None if found is None else int(found["shard_size"])
+        return None if found is None else found["shard_size"]
 
     def claim(self, job: Job) -> None:
         """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
@@ -149,9 +153,10 @@ class JobFolder:
         """All lines of all logs; what a crash has torn is left out."""
         lines = []
         for path in sorted((self.path / "_log").glob("*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    lines.append(json.loads(line))
+            with contextlib.suppress(InputError):
+                for line in read_lines(path, errors="surrogateescape"):
+                    with contextlib.suppress(InputError):
+                        lines.append(_log_line(parse_json(line, "a line of the log")))
         return lines
 
     def whole(self, cut: Cut) -> set[int]:
@@ -162,11 +167,12 @@ class JobFolder:
     def _read(self) -> dict[str, Any] | None:
         path = self.path / _JOB
         try:
-            found = json.loads(path.read_bytes())
-            return {key: found[key] for key in _KEYS}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = read_json(path)
+            size = whole_value(found["shard_size"], "shard_size", 1, MOST_OF_SHARD)
+            return {"run": found["run"], "shard_size": size}
+        except OTHER_FORM as error:
+            if isinstance(error, NotReadError) and error.is_missing:
+                return None
             raise InputError(f"'{printable(str(path))}' is not the record of a job; name a new folder") from error
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -184,6 +190,16 @@ class JobFolder:
             raise ModelError(f"{printable(str(path))}: cannot be written ({error.strerror or error})") from error
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _log_line(line: Any) -> dict[str, Any]:
+    """Return a line of a log as the summary reads it. Raises InputError for another form."""
+    try:
+        devices = [str(name) for name in line["devices"]]
+        numbers = {"shard": int(line["shard"]), "inputs": int(line["inputs"]), "seconds": float(line["seconds"])}
+        return {"host": str(line["host"]), "devices": devices, **numbers}
+    except OTHER_FORM as error:
+        raise InputError("a line of the log is of another form") from error
 
 
 _OTHER: Final = "give the same again, or name a new folder"

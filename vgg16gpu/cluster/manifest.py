@@ -23,7 +23,8 @@ from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pictures.content import NUMBER_SUFFIXES, suffix_of
 from vgg16gpu.pictures.limits import MAX_NBYTES
-from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.names import STANDARD_INPUT
 
 SUFFIX: Final = ".parquet"
 GROUP_ROWS: Final = 1 << 15  # of a manifest that is written here

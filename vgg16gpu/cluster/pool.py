@@ -21,7 +21,7 @@ from vgg16gpu.cluster.building import (
     seat_of,
 )
 from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
-from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices.several import ALL
 from vgg16gpu.errors import DeviceError, InputError, KernelError

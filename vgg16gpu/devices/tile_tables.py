@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
+from vgg16gpu.io.foreign.lines import NotReadError
 from vgg16gpu.program.device_properties import Tiles
 
 TABLES: Final = Path(__file__).parents[1] / "data" / "tuned"
@@ -84,13 +86,13 @@ def read(path: Path, gpu: str) -> Tiles:
 def _content(path: Path) -> dict[str, Any] | None:
     """What a table says; None without one, or where it is damaged."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = read_json(path)
         if not all(isinstance(entry, dict) and _is_flat(entry) for entry in content["tiles"].values()):
             raise TypeError("an entry is no tile")
         return {"gpu": str(content["gpu"]), "made": dict(content.get("made", {})), "tiles": content["tiles"]}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OTHER_FORM as error:
+        if isinstance(error, NotReadError) and error.is_missing:
+            return None
         _log.warning("%s is no table of tiles (%s); it is ignored: delete it, or run tune again", path, error)
         return None
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.shown import shown
 
@@ -125,11 +126,7 @@ class Preprocess:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """What `to_json` gave. Raises InputError."""
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"preprocessing is no JSON: {error}") from error
-        return cls.from_fields(content)
+        return cls.from_fields(parse_json(text, "preprocessing"))
 
     def fields(self) -> dict[str, Any]:
         """Everything but the origin, as plain data."""

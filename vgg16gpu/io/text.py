@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.lines import as_utf8
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
+_CHUNK = 1 << 20  # bytes
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE)
 _SMALLEST_SIDE = 8  # of the image sizes suggested for a file of the wrong length
 _SUGGESTIONS = 3
@@ -25,8 +27,8 @@ def parse_numbers(text: bytes, name: str) -> Floats:
 
     Raises InputError naming line and column of the first thing that is not a number.
     """
-    body = text.removeprefix(_BYTE_ORDER_MARK)
-    count = len(body.split())
+    body = as_utf8(text, f"'{name}'")
+    count = _count_words(body)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)  # how numpy before 2.4 reports rubbish
@@ -79,6 +81,16 @@ def _advice(count: int, shape: tuple[int, ...], open_size: bool, channels_last: 
         options.append(f"{images} of {_times(image)}" + (f" (--size {side})" if open_size else ""))
     fixed = "" if open_size else "; but the size of this model is fixed"
     return "it would fit " + ", or ".join(options) + fixed
+
+
+def _count_words(text: bytes) -> int:
+    """Return how many words a text has. A list of them would take ten times the memory of the text."""
+    count, is_blank = 0, True
+    for first in range(0, len(text), _CHUNK):
+        blank = _BLANKS[np.frombuffer(text, np.uint8, min(_CHUNK, len(text) - first), first)]
+        count += int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(is_blank and not blank[0])
+        is_blank = bool(blank[-1])
+    return count
 
 
 def _first_offender(body: bytes) -> str:

@@ -11,36 +11,26 @@ All of this may run in many threads at once, and lets go of Python's lock where 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import io
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.pictures import KINDS, opened_picture
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resized_shape
 from vgg16gpu.pictures.content import HEAD_NBYTES, picture_kind, read_file
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS, check_header, check_size
+from vgg16gpu.pictures.tiff import TiffForm
 
 if TYPE_CHECKING:
     from PIL import Image
 
 MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
 
-# Not Image.open: that tries formats which are no pictures (EPS runs a program), and warns through what is all threads'.
-_READERS: Final = {  # by kind, as Pillow names their modules and classes
-    "JPEG": "Jpeg",
-    "PNG": "Png",
-    "BMP": "Bmp",
-    "WEBP": "WebP",
-    "GIF": "Gif",
-    "TIFF": "Tiff",
-    "AVIF": "Avif",
-}
 _CUT_SHORT: Final = (struct.error, IndexError, KeyError, TypeError)
 _ADVICE: Final = "convert it to .png or .jpg"
 
@@ -115,7 +105,7 @@ def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, n
             picture = _resize_and_crop(picture, height, width, resampling)
         else:
             picture = picture.resize((width, height), resampling)
-    except (ValueError, MemoryError, Image.DecompressionBombError) as error:
+    except Exception as error:
         raise _unreadable(name, error) from error
     return in_channel_order(_pixels(picture), preprocess)
 
@@ -173,25 +163,27 @@ def _opened(data: bytes, name: str, channels: int) -> Image.Image:
 
     kind = picture_kind(data[:HEAD_NBYTES])
     if kind is None:
-        content = f"its content is none of {', '.join(_READERS)}" if data else "it is empty"
+        content = f"its content is none of {', '.join(KINDS)}" if data else "it is empty"
         raise InputError(f"'{name}' is not a readable image: {content}; {_ADVICE}")
     check_header(data, kind, name)
+    form = TiffForm.of(data) if kind == "TIFF" else TiffForm()
+    if form.kind:
+        raise InputError(
+            f"'{name}' has {form.kind} {form.bits}-bit pixels, and nothing says which numbers are black and white; "
+            "save it with 8 or 16 bits a channel, unsigned"
+        )
     most = None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS  # where Image.open refuses, too
     try:
-        with _reader(kind)(io.BytesIO(data)) as file:
+        with opened_picture(kind, form.as_black_zero(data)) as file:
             check_size(data, kind, file.size, most, name)
             ImageOps.exif_transpose(file, in_place=True)
-            return _to_mode(file, "L" if channels == 1 else "RGB", name)
+            return _to_mode(file, "L" if channels == 1 else "RGB", form, name)
     except InputError:
         raise
     except Exception as error:  # Pillow's readers raise whatever they stumble over in a damaged file
+        if kind == "TIFF" and "unknown pixel mode" in str(error):
+            raise InputError(f"'{name}' has {form.words}, a form of TIFF that is not read; {_ADVICE}") from error
         raise _unreadable(name, error) from error
-
-
-def _reader(kind: str) -> Any:
-    """The class that reads such a file. Raises ImportError where this Pillow has none."""
-    name = _READERS[kind]
-    return getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
 
 
 def _unreadable(name: str, error: Exception) -> InputError:
@@ -209,13 +201,14 @@ def _check_pixels(rows: int, columns: int, name: str) -> None:
         )
 
 
-def _to_mode(picture: Image.Image, mode: str, name: str) -> Image.Image:
+def _to_mode(picture: Image.Image, mode: str, form: TiffForm, name: str) -> Image.Image:
     from PIL import Image  # noqa: PLC0415
 
     if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):  # Pillow before 10.3
         # Pillow's own conversion clips 16-bit grey at 255 instead of scaling it.
-        grey = np.asarray(picture, dtype=np.uint16)
-        picture = Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8))
+        grey = np.minimum(np.asarray(picture, dtype=np.uint16).astype(np.uint32), form.white)
+        grey = form.white - grey if form.is_white_zero else grey
+        picture = Image.fromarray(((grey * 255 + form.white // 2) // form.white).astype(np.uint8))
     elif picture.mode in ("I", "F"):
         raise InputError(f"'{name}' has 32-bit pixels (mode {picture.mode}); save it with 8 or 16 bits a channel")
     elif "transparency" in picture.info:

@@ -9,9 +9,6 @@ the order of channels that the network takes, and the engine normalises them on 
 from __future__ import annotations
 
 import logging
-import sys
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +19,18 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.arrays import ForeignArray, opened_npy, opened_npz, reading
+from vgg16gpu.io.foreign.lines import read_standard_input
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.content import check_regular, read_file, suffix_of
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.pictures.listing import HIDDEN, STANDARD_INPUT, Listing, list_files
+from vgg16gpu.pictures.listing import HIDDEN, Listing, list_files
+from vgg16gpu.pictures.names import STANDARD_INPUT
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 AnyArray: TypeAlias = npt.NDArray[Any]
 
 _log = logging.getLogger(__name__)
-_NPY_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,11 @@ class NamedInput:
     array: Sample
 
 
-def listed(paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True) -> Listing:
+def listed(
+    paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True, null: bool = False
+) -> Listing:
     """What `list_files` gives; what folders hold besides is logged."""
-    listing = list_files(paths, files_from, recursive=recursive)
+    listing = list_files(paths, files_from, recursive=recursive, null=null)
     if line := listing.line():
         level = logging.INFO if set(listing.left_out) == {HIDDEN} else logging.WARNING
         _log.log(level, "%s", line)
@@ -97,10 +98,24 @@ def samples(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
     float32 as the model's file has it, or uint8 (H, W, C); read when it is asked for. Raises InputError naming file,
     value found and what is accepted.
     """
-    for name, array in _read_numbers(file, spec):
+    for name, sample in each_sample(file, spec):
+        if isinstance(sample, InputError):
+            raise sample
         if not spec.allow_nonfinite:
-            check_finite(array, name, spec.nonfinite_advice)
-        yield name, array
+            check_finite(sample, name, spec.nonfinite_advice)
+        yield name, sample
+
+
+def each_sample(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample | InputError]]:
+    """The same, with why in place of a sample that cannot be read; NaN and Inf pass.
+
+    Behind a member of an archive that cannot be read come the others, behind one of another file nothing.
+    """
+    try:
+        with reading(f"'{file}'"):
+            yield from _read_numbers(file, spec)
+    except InputError as error:
+        yield file, error
 
 
 def image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
@@ -135,29 +150,41 @@ def check_finite(array: AnyArray, name: str, advice: str) -> None:
     )
 
 
-def _read_numbers(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
+def _read_numbers(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample | InputError]]:
     if file == STANDARD_INPUT:
-        text = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
-        yield from _numbered("standard input", _from_text(text, "standard input", spec))
+        text = read_standard_input("standard input")
+        numbers = _from_text(text, "standard input", spec)
+        yield from _numbered("standard input", numbers, len(numbers))
         return
     check_regular(file)  # what is read below would wait for a pipe
+    match suffix_of(file):
+        case ".txt":
+            numbers = _from_text(read_file(file, most=None), file, spec)
+            yield from _numbered(file, numbers, len(numbers))
+        case ".npy":
+            with opened_npy(Path(file)) as array:
+                yield from _samples(array, file, spec)
+        case _:
+            with opened_npz(Path(file)) as members:
+                for key, member in members:
+                    yield from _member(f"{file}[{key}]", member, spec)
+
+
+def _member(name: str, member: ForeignArray | InputError, spec: InputSpec) -> Iterator[tuple[str, Sample | InputError]]:
     try:
-        match suffix_of(file):
-            case ".txt":
-                yield from _numbered(file, _from_text(read_file(file, most=None), file, spec))
-            case ".npy":
-                yield from _numbered(file, _samples(_load_npy(Path(file)), file, spec), spec.preprocess)
-            case _:
-                for name, array in _load_npz(Path(file)):
-                    yield from _numbered(name, _samples(array, name, spec), spec.preprocess)
-    except OSError as error:
-        raise InputError(f"input '{file}' cannot be read: {error.strerror or error}") from error
+        if isinstance(member, InputError):
+            raise member
+        yield from _samples(member, name, spec)
+    except InputError as error:
+        yield name, error
 
 
-def _numbered(name: str, samples: AnyArray, preprocess: Preprocess | None = None) -> Iterator[tuple[str, Sample]]:
-    # One sample at a time is converted: a mapped .npy file may be larger than memory.
+def _numbered(
+    name: str, samples: Iterable[AnyArray], count: int, preprocess: Preprocess | None = None
+) -> Iterator[tuple[str, Sample]]:
+    # One sample at a time is converted: a file may be larger than memory.
     for index, sample in enumerate(samples):
-        sample_name = f"{name}[{index}]" if len(samples) > 1 else name
+        sample_name = f"{name}[{index}]" if count > 1 else name
         if sample.dtype != np.uint8:
             yield sample_name, _to_float32(sample, sample_name)
         else:
@@ -174,60 +201,28 @@ def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float3
     return shape_samples(parse_numbers(text, name), shape, name, open_size=spec.open_size, channels_last=channels_last)
 
 
-def _load_npy(path: Path) -> AnyArray:
-    with path.open("rb") as file:
-        start = file.read(len(_NPY_MAGIC))
-    if start != _NPY_MAGIC:
-        found = "is empty" if not start else "does not begin as a .npy file does (a bare pickle, or something else)"
-        raise InputError(f"'{path}' {found}; write it with numpy.save")
-    try:
-        array: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError) as error:
-        raise InputError(f"'{path}' {_numpy_fault(error)}") from error
-    return array
-
-
-def _load_npz(path: Path) -> Iterator[tuple[str, AnyArray]]:
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"'{path}' is not a .npz archive, or is truncated; write it with numpy.savez")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = archive.files
-            for name in names:
-                yield f"{path}[{name}]", archive[name]
-    except (ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"'{path}' {_numpy_fault(error)}") from error
-    if not names:
-        raise InputError(f"'{path}' holds no arrays; write it with numpy.savez")
-
-
-def _numpy_fault(error: Exception) -> str:
-    if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return "holds pickled objects, which could run code and are refused; save a plain float32 or uint8 array"
-    return f"is a broken numpy file: {error}"
-
-
-def _samples(array: AnyArray, name: str, spec: InputSpec) -> AnyArray:
-    """(N, ...) view of an array of one sample or a batch of them."""
+def _samples(array: ForeignArray, name: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
+    """The samples of an array of one of them, or of several. Raises InputError before the first is read."""
     is_pixels = array.dtype == np.uint8
     if not is_pixels and array.dtype.kind != "f":
         raise InputError(
             f"'{name}' has elements of type {array.dtype}; accepted are floats (numbers, channels "
             f"{'last' if spec.channels_last else 'first'}) and uint8 (pixels, channels last)"
         )
-    shape = spec.array_shape(is_pixels=is_pixels)
-    if array.ndim not in (len(shape), len(shape) + 1):
+    shape, rank = spec.array_shape(is_pixels=is_pixels), len(array.shape)
+    if rank not in (len(shape), len(shape) + 1):
         raise InputError(
-            f"'{name}' has rank {array.ndim}, shape {array.shape}; accepted are {_shape(shape)} for one input "
+            f"'{name}' has rank {rank}, shape {array.shape}; accepted are {_shape(shape)} for one input "
             f"and {_shape(('N', *shape))} for several"
         )
-    batch = array[None] if array.ndim == len(shape) else array
-    if batch.shape[1:] != shape:
-        advice = _shape_advice(batch.shape[1:], is_pixels, spec)
+    found = array.shape[rank - len(shape) :]
+    if found != shape:
+        advice = _shape_advice(found, is_pixels, spec)
         raise InputError(f"'{name}' has shape {array.shape}; {advice}")
-    if not len(batch):
+    count = array.shape[0] if rank > len(shape) else 1
+    if not count:
         raise InputError(f"'{name}' has shape {array.shape}: it holds no inputs; give at least one")
-    return batch
+    yield from _numbered(name, array.samples(len(shape)), count, spec.preprocess)
 
 
 def _to_float32(sample: AnyArray, name: str) -> npt.NDArray[np.float32]:

@@ -62,7 +62,7 @@ def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:
     """
     try:
         pixels = _simplejpeg().decode_jpeg(data, _SPACES[channels], buffer=out, strict=True)
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever the reader says, Pillow is asked
         raise NotDecodedError(str(error)) from error
     if pixels.nbytes != memoryview(out).nbytes:
         raise NotDecodedError(f"{pixels.nbytes} bytes decoded")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.jpeg_header import count_scans
+from vgg16gpu.pictures.tiff import TOO_MANY, entries
 
 MAX_PIXELS: Final = 178_956_970  # of any picture on the way; Pillow refuses to make larger ones, too
 MAX_NBYTES: Final = 1 << 30  # of a file; no picture of MAX_PIXELS needs more
@@ -15,14 +15,7 @@ _MAX_WALK: Final = 32 * MAX_PIXELS  # pixels of all scans of a JPEG together: so
 _SCAN_MARKER, _SCAN_NBYTES = b"\xff\xda", 10
 
 _MAX_PIECES: Final = 1 << 17  # of a TIFF, strips or tiles: some seconds
-_MAX_TAGS: Final = 4096
 _STRIPS, _TILES = 273, 324
-_TIFF_FORMS: Final = {  # order of bytes, whether offsets have 64 bits; Pillow reads the last as either
-    b"II*\0": (("<", False),),
-    b"MM\0*": ((">", False),),
-    b"II+\0": (("<", True),),
-    b"MM\0+": ((">", True), (">", False)),
-}
 
 _LARGE_JPEG: Final = 16 << 20  # bytes
 _MAX_EXIF: Final = 256  # blocks, which Pillow joins one by one
@@ -62,23 +55,6 @@ def check_size(data: bytes, kind: str, size: tuple[int, int], most: int | None, 
 
 
 def _pieces(data: bytes) -> int:
-    """The strips or tiles that a TIFF file says it has."""
-    found = 0
-    for order, is_big in _TIFF_FORMS.get(data[:4], ()):
-        try:
-            found = max(found, _pieces_of(data, order, is_big))
-        except (struct.error, OverflowError):  # cut short, or beyond all files: Pillow says so
-            continue
-    return found
-
-
-def _pieces_of(data: bytes, order: str, is_big: bool) -> int:
-    offset, number, entry = ("Q", "Q", "HHQ8s") if is_big else ("L", "H", "HHL4s")
-    (first,) = struct.unpack_from(order + offset, data, 8 if is_big else 4)
-    (count,) = struct.unpack_from(order + number, data, first)
-    if count > _MAX_TAGS:
-        return int(count)
-    start, size = first + struct.calcsize(order + number), struct.calcsize(order + entry)
-    whole = data[start : start + count * size]
-    tags = struct.iter_unpack(order + entry, whole[: len(whole) // size * size])
-    return max((pieces for tag, _, pieces, _ in tags if tag in (_STRIPS, _TILES)), default=0)
+    """The strips or tiles that a TIFF file says it has; its tags where these are too many."""
+    found = (entry for directory in entries(data) for entry in directory)
+    return max((entry.values for entry in found if entry.tag in (_STRIPS, _TILES, TOO_MANY)), default=0)

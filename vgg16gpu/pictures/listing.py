@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,7 @@ from vgg16gpu.pictures.content import (
     suffix_of,
     unreadable,
 )
-
-STANDARD_INPUT: Final = "-"
+from vgg16gpu.pictures.names import STANDARD_INPUT, read_names
 
 HIDDEN: Final = "hidden"
 NO_PICTURE: Final = "no pictures"
@@ -89,14 +87,18 @@ class Listing:
 
 
 def list_files(
-    given: Sequence[str | os.PathLike[str]], files_from: str | None = None, *, recursive: bool = True
+    given: Sequence[str | os.PathLike[str]],
+    files_from: str | None = None,
+    *,
+    recursive: bool = True,
+    null: bool = False,
 ) -> Listing:
     """What `given` names (files, folders, "-"), then what is named in the file `files_from` ("-": standard input).
 
     The pictures of a folder come in the order of their whole paths, as `sorted` gives them; with `recursive` those of
-    its subfolders are among them. A list has a name in each line, or between zero bytes if it holds any; names are
-    relative to the current folder. Raises InputError where something given does not exist, is of an unknown kind, or is
-    a folder without pictures, and where there is nothing to read.
+    its subfolders are among them. A list has a name in each line, with `null` between zero bytes (`names.py`); names
+    are relative to the current folder. Raises InputError where something given does not exist, is of an unknown kind,
+    or is a folder without pictures, and where there is nothing to read.
     """
     lister = _Lister(recursive)
     for path in given:
@@ -104,7 +106,7 @@ def list_files(
     if files_from is not None:
         if files_from == STANDARD_INPUT and STANDARD_INPUT in lister.files:
             raise InputError("standard input (-) is named as numbers and as a list of files; it can be one of them")
-        for path in _names(files_from):
+        for path in read_names(files_from, null=null):
             lister.add_listed(path)
         if not lister.files:
             raise InputError(f"the list '{files_from}' names no files; write a name in each line")
@@ -284,14 +286,3 @@ def _begins_as_picture(path: str, suffix: str) -> bool:
     kind = picture_kind(read_head(path))
     # Raw files of cameras begin as TIFF does, with a preview in them that is not the picture.
     return kind is not None and (kind != "TIFF" or suffix in _TIFF_SUFFIXES)
-
-
-def _names(files_from: str) -> list[str]:
-    try:
-        if files_from == STANDARD_INPUT:
-            content = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
-        else:
-            content = Path(files_from).read_bytes()  # of a pipe, too: <(find ...)
-    except OSError as error:
-        raise InputError(f"the list '{files_from}' cannot be read: {error.strerror or error}") from error
-    return [os.fsdecode(name) for name in content.split(b"\0" if b"\0" in content else b"\n") if name]

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from vgg16gpu.bench.records.record import read as read_benchmark
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.documents import OTHER_FORM
 from vgg16gpu.lab.claims import records as claims_records
 from vgg16gpu.report.kinds import Kind, is_called_a_record, kind_of
 
@@ -80,10 +81,7 @@ def find_results(named: Sequence[Path] = (), *, package: bool = False) -> Result
 
 def read_json(path: Path) -> Content:
     """A JSON object. Raises InputError for anything else."""
-    try:
-        found = claims_records.read_json(path, _REMEDY)
-    except RecursionError as error:
-        raise InputError(f"'{path}' is no record: its JSON is too deep; {_REMEDY}") from error
+    found = claims_records.read_json(path, _REMEDY)
     if not isinstance(found, dict):
         raise InputError(f"'{path}' is no record: a JSON object is expected; {_REMEDY}")
     return found
@@ -99,7 +97,7 @@ def _shown(record: Record, show: Callable[[Record], Shown]) -> Shown:
         return show(record)
     except InputError:
         raise
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except OTHER_FORM as error:
         reason = f"{error!r} is wrong"
         raise InputError(f"'{record.path}' is a record of another version ({reason}); make it again") from error
 

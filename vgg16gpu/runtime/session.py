@@ -23,6 +23,7 @@ from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
+from vgg16gpu.compiler.onnx.initializers import initializer_names
 from vgg16gpu.compiler.onnx.load import Loaded, load_model
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices import open_device
@@ -206,7 +207,7 @@ def _load(file: OnnxFile, bound: Mapping[str, AnyArray], shapes: Mapping[str, Sh
 
 def _declared_inputs(file: OnnxFile) -> tuple[Declared, ...]:
     graph = file.model.graph
-    weights = {tensor.name for tensor in graph.initializer}
+    weights = initializer_names(graph)
     found = tuple(_declared(file, "input", value) for value in graph.input if value.name not in weights)
     untyped = next((value for value in found if value.dtype is None), None)
     if untyped:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
@@ -259,7 +260,7 @@ def _wanted(message: Mapping[str, Any], description: Description) -> list[Wanted
         parameters = _parameters(asked)
         classes = whole_value(parameters.get("classification", 0), "classification", 0, _LARGEST)
         index = names.index(asked["name"])
-        if classes and len(description.outputs[index].shape) != 1:
+        if classes and not class_count((1, *description.outputs[index].shape)):
             raise _bad(f"output '{names[index]}' has no classes; leave classification out")
         found.append(Wanted(index, _flag(parameters, "binary_data", default), classes))
     if len({wanted.index for wanted in found}) < len(found):

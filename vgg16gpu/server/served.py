@@ -103,10 +103,14 @@ class Warm:
 
 @dataclass(frozen=True)
 class Explainable:
-    """What can be explained. layers: those with feature maps, (C, H, W); classes: of the model's scores, 0 for none."""
+    """What can be explained. layers: those with feature maps, (C, H, W); classes: of the model's scores, 0 for none.
+
+    are_probabilities: whether the scores are probabilities, as a softmax gives them.
+    """
 
     layers: tuple[Tensor, ...]
     classes: int
+    are_probabilities: bool
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto
 
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.sparse import array_of
+from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.inline import inline_functions
 from vgg16gpu.compiler.onnx.listing import TensorType, list_nodes, tensor_type
 from vgg16gpu.io.files import Progress, folder_writer
@@ -47,7 +50,7 @@ class Weight:
     """A tensor of the file and the nodes that read it, in their order."""
 
     name: str  # an initializer's, or of what a Constant node gives
-    tensor: TensorProto
+    tensor: Stored
     type: TensorType
     readers: tuple[Reader, ...]
 
@@ -64,8 +67,6 @@ def weights_of(file: OnnxFile) -> tuple[Weight, ...]:
     readers are those of the node's result.
     """
     file = inline_functions(file)
-    if sparse := len(file.model.graph.sparse_initializer):
-        raise file.error(f"has {sparse} sparse initializers; export the model with dense ones")
     found = tuple(_found(file))
     if not found:
         raise file.error("has no weights: no node reads a constant of floating-point numbers")
@@ -95,7 +96,7 @@ def write_weights(
     table = {"model": str(file.path), "numbers": sum(weight.count for weight in weights), "weights": rows}
     with folder_writer(folder, force=force) as place:
         for weight, row in zip(weights, rows, strict=True):
-            array = file.array(weight.tensor)
+            array = _array(file, weight)
             for name in row["files"]:
                 with (place / name).open("wb") as stream:
                     _WRITERS[Path(name).suffix](stream, array, tell)
@@ -103,16 +104,23 @@ def write_weights(
     return table
 
 
+def _array(file: OnnxFile, weight: Weight) -> Constant:
+    try:
+        return array_of(file, weight.tensor, Memory())
+    except FoldError as error:
+        raise file.error(f"weight '{weight.name}': {error}; export the model again") from error
+
+
 def _found(file: OnnxFile) -> Iterator[Weight]:
-    tensors = {tensor.name: tensor for tensor in file.model.graph.initializer}
+    tensors = dict(initializers(file.model.graph))
     made_of = {name: name for name in tensors}  # for each constant the tensor that it is, or is made of
     readers: dict[str, list[Reader]] = {}
     scaled: set[str] = set()  # integers that stand for real numbers
     for proto, node in zip(file.model.graph.node, list_nodes(file), strict=True):
         if node.op == "Constant":
             for attribute in proto.attribute:
-                if attribute.HasField("t") and proto.output:
-                    tensors[proto.output[0]] = attribute.t
+                if proto.output and (stored := _stored(attribute)):
+                    tensors[proto.output[0]] = stored
                     made_of[proto.output[0]] = proto.output[0]
             continue
         given = [operand for operand in node.inputs if operand.name]
@@ -131,6 +139,12 @@ def _found(file: OnnxFile) -> Iterator[Weight]:
         kind = tensor_type(tensors[name])
         if kind.element.startswith(_FLOATS) or name in scaled:
             yield Weight(name, tensors[name], kind, tuple(found))
+
+
+def _stored(attribute: AttributeProto) -> Stored | None:
+    if attribute.HasField("t"):
+        return attribute.t
+    return attribute.sparse_tensor if attribute.HasField("sparse_tensor") else None
 
 
 def _stems(weights: Sequence[Weight]) -> Iterator[str]:

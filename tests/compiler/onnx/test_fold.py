@@ -58,13 +58,34 @@ FORMS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Shape", [random_input((2, 3, 4))], {"start": -2, "end": 10}),
     ("ConstantOfShape", [ints(2, 3)], {}),
     ("ConstantOfShape", [ints()], {}),
+    ("Clip", [random_input((2, 3)), np.array(-0.5, np.float32), np.array(0.5, np.float32)], {}),
+    ("Clip", [random_input((2, 3)), None, np.array(0.5, np.float32)], {}),
+    ("Clip", [random_input((2, 3))], {"opset": 9, "min": -0.25, "max": 0.75}),
+    ("Clip", [np.int8([-128, -127, 5, 127]), np.array(-127, np.int8), np.array(7, np.int8)], {}),
+    ("Clip", [np.uint8([0, 15, 16, 255]), np.array(0, np.uint8), np.array(15, np.uint8)], {}),
+    *[(op, [random_input((2, 3))], {}) for op in ("Abs", "Ceil", "Exp", "Floor", "Neg", "Reciprocal", "Relu", "Sign")],
+    *[(op, [np.abs(random_input((2, 3)))], {}) for op in ("Log", "Sqrt")],
+    ("Round", [np.float32([-2.5, -1.5, -0.5, 0.5, 1.5, 2.4])], {}),
+    ("Pow", [np.abs(random_input((2, 3))), np.array(2, np.float32)], {}),
+    *[(op, [random_input((3, 1)), random_input((1, 4), 1)], {}) for op in ("Max", "Min", "Sum")],
+    *[(op, [random_input((3, 1)), random_input((1, 4), 1), random_input((4,), 2)], {}) for op in ("Max", "Min", "Sum")],
+    *[
+        (f"Reduce{kind}", [random_input((2, 3, 4))], {"opset": 11, **options})
+        for kind in ("L1", "L2", "Max", "Mean", "Min", "Sum")
+        for options in ({}, {"axes": [1, -1]}, {"axes": [0], "keepdims": 0})
+    ],
+    ("ReduceSum", [random_input((2, 3, 4)), ints(1, 2)], {}),
+    ("ReduceL2", [random_input((2, 3, 4)), ints(1, 2)], {"opset": 18}),
+    ("ReduceSum", [random_input((2, 3)), ints()], {"noop_with_empty_axes": 1}),
+    ("ReduceSum", [random_input((2, 3)), ints()], {"noop_with_empty_axes": 0}),
 ]
 
 
 @pytest.mark.parametrize(("op", "operands", "options"), FORMS)
 def test_constants(op: str, operands: Sequence[Any], options: dict[str, Any]) -> None:
-    named = {f"c{index}": array for index, array in enumerate(operands)}
-    content = run_time(op, named, **options)
+    named = {f"c{index}": array for index, array in enumerate(operands) if array is not None}
+    given = {f"c{index}": array for index, array in enumerate(operands)}
+    content = run_time(op, given, **options)
     loaded = load_model(parse_onnx(content), bound=named)
     assert loaded.graph is None
     (expected,) = run_onnxruntime(content, named).values()
@@ -108,6 +129,12 @@ def test_a_value_for_constant_of_shape() -> None:
         ("Cast", [ints(1)], {"to": TensorProto.STRING}, "it casts to STRING"),
         ("ConstantOfShape", [ints(-1)], {}, "is not possible"),
         ("ConstantOfShape", [ints(2)], {"value": ints(1, 2)}, "with 2 values is not possible"),
+        ("Clip", [np.int8([1]), np.uint8(0)], {}, r"its bound is uint8 of shape \(\) for int8"),
+        ("Clip", [np.int8([1]), np.int8([0, 1])], {}, r"its bound is int8 of shape \(2,\)"),
+        ("Sqrt", [ints(4)], {}, "it computes with int64"),
+        ("Max", [np.float32([1]), ints(4)], {}, "it computes with float32, int64"),
+        ("Max", [np.float32([1, 2]), np.float32([1, 2, 3])], {}, "do not fit"),
+        ("ReduceSum", [np.float32([1]), ints(3)], {}, "do not fit"),
     ],
 )
 def test_constants_that_are_refused(op: str, operands: Sequence[Any], attributes: dict[str, Any], message: str) -> None:
@@ -184,6 +211,9 @@ def test_no_sum_becomes_a_mark(number: int) -> None:
         ("ConstantOfShape", [ints(1 << 40, 1 << 40)], {}),
         ("Mul", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)], {}),
         ("Gather", [np.zeros((1, 1 << 15), np.float32), np.zeros(1 << 15, np.int64)], {}),
+        ("Max", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)], {}),
+        ("Exp", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))], {}),
+        ("Clip", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))], {}),
     ],
 )
 def test_small_constants_do_not_become_large(op: str, operands: Sequence[Any], attributes: dict[str, Any]) -> None:

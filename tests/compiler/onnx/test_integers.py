@@ -276,6 +276,58 @@ def test_float_weights_that_the_file_rounds(tmp_path: Path, zero: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "steps"), [(-127, 127, True), (-8, 7, True), (None, 7, True), (-4, None, True)]
+)
+@pytest.mark.parametrize("axis", [None, 0])
+def test_q9_weights_as_brevitas_writes_them(
+    tmp_path: Path, low: int | None, high: int | None, steps: bool, axis: int | None
+) -> None:
+    """QuantizeLinear, Clip to fewer bits, DequantizeLinear, all of constants."""
+    model = Model(MAP)
+    scale = model.constant("s", np.float32(0.1) if axis is None else scales(5) * 20)
+    operands = [scale, model.constant("z", np.int8(0) if axis is None else np.int8([0] * 5))]
+    bounds = ["" if bound is None else model.constant(f"b{i}", np.int8(bound)) for i, bound in enumerate((low, high))]
+    model.constant("w", 5 * random_input((5, 4, 3, 3)))
+    options = {} if axis is None else {"axis": axis}
+    model.node("QuantizeLinear", ["w", *operands], "w_q", **options)
+    model.node("Clip", ["w_q", *bounds], "w_c")
+    model.node("DequantizeLinear", ["w_c", *operands], "w_dq", **options)
+    model.node("Conv", ["input", "w_dq"], "y")
+    (op,) = checked(model, tmp_path).ops
+    assert isinstance(op, Conv)
+    assert (op.weight_steps is not None) == steps
+
+
+@pytest.mark.parametrize(
+    ("zero", "low", "high"),
+    [(np.int8(0), -127, 127), (np.int8(0), -8, 7), (np.uint8(0), 0, 15), (np.uint8(120), 100, None), (None, None, 3)],
+)
+def test_q9_activations_as_brevitas_writes_them(tmp_path: Path, zero: Any, low: int | None, high: int | None) -> None:
+    """The same of run-time values: the integers keep their scale, and have fewer values."""
+    model = Model(MAP)
+    kind = np.uint8 if zero is None else zero.dtype.type
+    q, *operands = quantised(model, zero=zero)
+    bounds = ["" if bound is None else model.constant(f"b{i}", kind(bound)) for i, bound in enumerate((low, high))]
+    model.node("Clip", [q, *bounds], "c")
+    model.node("MaxPool", ["c"], "p", kernel_shape=[2, 2])
+    model.node("DequantizeLinear", ["p", *operands], "y")
+    checked(model, tmp_path)
+    x = random_input((2, 4, 9, 7), seed=3)
+    (expected,) = run_onnxruntime(tmp_path / "m.onnx", {"input": x}).values()
+    np.testing.assert_allclose(kernels(tmp_path / "m.onnx", x), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bound", [np.float32(3), np.int8([3, 4]), np.uint8(3)])
+def test_q9_bounds_of_another_kind_are_refused(tmp_path: Path, bound: Any) -> None:
+    model = Model(MAP)
+    q, *operands = quantised(model, zero=np.int8(0))
+    model.node("Clip", [q, "", model.constant("b", bound)], "c", "clip")
+    model.node("DequantizeLinear", ["c", *operands], "y")
+    with pytest.raises(ModelError, match=r"Clip 'clip' .*"):
+        load(model.save(tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize(
     ("function", "operands", "attributes", "message"),
     [
         (quantise, [np.int32([1]), ONE], {}, "something else than float32"),

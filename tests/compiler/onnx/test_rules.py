@@ -96,7 +96,7 @@ def test_computed_lists_are_refused(tmp_path: Path) -> None:
 
 def test_ops_on_constants_are_refused(tmp_path: Path) -> None:
     model = Model(("n", 2, 3, 3))
-    model.node("Relu", [model.constant("w", weights(4, 2, 3, 3))], "positive", name="it")
+    model.node("LeakyRelu", [model.constant("w", weights(4, 2, 3, 3))], "positive", name="it")
     model.node("Conv", ["input", "positive"], "y")
     refuse(model.save(tmp_path / "m.onnx"), "it computes a constant from constants; export with constant folding on")
 

@@ -174,7 +174,7 @@ def test_what_is_refused(lab, tmp_path):
     (folder / "S2.json").write_text('{"schema": 99, "rows": [], "experiment": "S2"}')
     assert "has schema 99, this version reads 1" in refused(lab("claims", "--records", folder))
     (folder / "S2.json").write_text("{")
-    assert "S2.json' is no JSON" in refused(lab("claims", "--records", folder))
+    assert "S2.json' is not JSON" in refused(lab("claims", "--records", folder))
 
 
 @pytest.mark.parametrize("changes", [{"rows": [{"seed": "S1"}]}, {"rows": 3}, {"environment": None}])

@@ -195,3 +195,13 @@ def test_a_model_of_rows_takes_no_pictures(folder):
     ((name, problem),) = collect(loader, ring)
     assert name.endswith("00.png")
     assert "the model takes (5,) numbers" in problem
+
+
+def test_a_file_that_has_become_shorter_is_a_row_that_says_so(tmp_path):
+    """A run goes on behind five rows of a file that has three samples by now."""
+    np.save(tmp_path / "a.npy", np.zeros((3, *SHAPE), np.float32))
+    np.save(tmp_path / "b.npy", np.zeros((1, *SHAPE), np.float32))
+    loader = Loader(list_files([tmp_path / "a.npy", tmp_path / "b.npy"]), SPEC, ring := Ring(20_000, 6), 1, (0, 5))
+    (name, problem), (second, _) = collect(loader, ring)
+    assert (name, second) == (str(tmp_path / "a.npy"), str(tmp_path / "b.npy"))
+    assert "has fewer samples than there are rows of it" in problem

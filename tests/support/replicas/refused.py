@@ -128,18 +128,6 @@ def resize(*shape: int) -> Callable[[ModelProto], None]:
     return edit
 
 
-def swap(first: int, second: int) -> Callable[[ModelProto], None]:
-    """Exchange two nodes."""
-
-    def edit(proto: ModelProto) -> None:
-        nodes = list(proto.graph.node)
-        nodes[first], nodes[second] = nodes[second], nodes[first]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
-
-    return edit
-
-
 def close_a_cycle(proto: ModelProto) -> None:
     """The first node reads what the third computes."""
     proto.graph.node[0].input[0] = proto.graph.node[2].output[0]
@@ -248,12 +236,6 @@ REFUSED: dict[str, Refused] = {
         one("Conv", (6, 4, 3, 3), shape=("n", 36)).build,
         of_op("Conv"),
         ("N, C, H, W", r"\(1, 36\)|2 dimensions"),
-        valid=False,
-    ),
-    "unsorted": Refused(
-        edited(short_vgg, swap(0, 1)),
-        named("/features/features.1/Relu"),
-        ("unsorted", "'/features/features.0/Conv_output_0'", FIRST_CONV),
         valid=False,
     ),
     "cycle": Refused(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import vgg16gpu
 from vgg16gpu.bench.pipeline.stage import Place, Samples, StageTime, timed
 from vgg16gpu.bench.pipeline.wanted import TOP, Work
-from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.results import Columns, Results, RunRecord, open_results
 from vgg16gpu.pictures.slots import Row
@@ -81,8 +81,7 @@ def _write(results: Results, answers: Sequence[Answers]) -> None:
 
 
 def _top(engine: Engine) -> int:
-    shape = _row_shape(engine)
-    return min(TOP, shape[0]) if len(shape) == 1 else 0
+    return min(TOP, class_count((1, *_row_shape(engine))))
 
 
 def _row_shape(engine: Engine) -> tuple[int, ...]:

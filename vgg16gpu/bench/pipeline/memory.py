@@ -42,7 +42,7 @@ def measure_memory(work: Work, precision: str, decode: str, folder: Path, say: C
         files = itertools.islice(itertools.cycle(work.files), count)
         names.write_bytes(b"\0".join(map(os.fsencode, files)) + b"\0")  # a name may hold a line break
         output.unlink(missing_ok=True)
-        words = ("--files-from", names, *options(work.wanted, precision, decode), "--output", output)
+        words = ("--files-from", names, "--null", *options(work.wanted, precision, decode), "--output", output)
         ended = watch(infer_command(*words), output, with_byte_code(str(folder / "byte-code")))
         found.append(Memory(count, ended.peak_memory_nbytes, _names_nbytes(names)))
     return found
@@ -67,7 +67,7 @@ def fields(found: Sequence[Memory]) -> list[dict[str, Any]]:
 def _names_nbytes(names: Path) -> int:
     tracemalloc.start()
     try:
-        list_files((), str(names))
+        list_files((), str(names), null=True)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -15,6 +15,8 @@ from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
+from vgg16gpu.io.foreign.lines import NotReadError
 from vgg16gpu.io.scores import finite_or_none
 
 SCHEMA = 3  # of the JSON file; changed when a reader of older files would go wrong
@@ -27,16 +29,16 @@ Content = dict[str, Any]
 def read(path: Path) -> Content:
     """A result that was written before, older schemas brought up to this one. Raises InputError for anything else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"'{path}' is not JSON: {error}; give a file that `bench --output` wrote") from error
+        found = read_json(path)
+    except NotReadError:
+        raise
+    except InputError as error:
+        raise InputError(f"{error}; give a file that `bench --output` wrote") from error
     try:
         if found["schema"] == _OLDEST:
             found = _with_regimes(found)
         return _checked(_with_tf32(found) if found["schema"] == _NO_TF32 else found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except OTHER_FORM as error:
         raise InputError(
             f"'{path}' is no result of this benchmark (schema {SCHEMA}); write a new one with --output"
         ) from error

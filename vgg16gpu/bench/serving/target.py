@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.shown import printable, shown
 
 TIMEOUT: Final = 30.0  # seconds until a client gives a request up
@@ -61,7 +61,7 @@ class Address:
                 raise InputError(
                     f"{self}{path} answers {reply.status}: {printable(body[:200].decode(errors='replace'))}"
                 )
-            return json.loads(body)
+            return parse_json(body, "the answer")
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise InputError(f"{self}{path} gives no answer: {error}; start one with `vgg16gpu serve`") from error
         finally:

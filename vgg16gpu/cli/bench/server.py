@@ -25,6 +25,7 @@ from vgg16gpu.cli.common.show import add_row, console, heading, seconds, table
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.lines import read_lines
 
 _OPTIONAL = ("KB", "p90", "batch")  # the first goes first
 
@@ -91,13 +92,10 @@ def _peer(
 def _token(file: Path | None) -> str | None:
     if file is None:
         return None
-    try:
-        lines = file.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--token-file '{file}' cannot be read: {error}") from error
+    lines = read_lines(file, f"--token-file '{file}'")
     if not lines:
         raise InputError(f"--token-file '{file}' is empty; write the token into it, or leave the option out")
-    return lines[0]
+    return lines[0].split()[0]
 
 
 def _print(result: Content) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -37,7 +38,7 @@ class Asked:
     @classmethod
     def of(cls, options: Options, listing: Listing | None = None) -> Asked:
         """Find and open everything, but the files where they are listed. Raises InputError and ModelError."""
-        listing = listing or listed(options.images, options.files_from, recursive=options.recursive)
+        listing = listing or listed(options.images, options.files_from, recursive=options.recursive, null=options.null)
         path = find_model(options.model)
         with stage("model"):
             model = Model(path)
@@ -69,12 +70,17 @@ class Asked:
         """
         own = [output.name for output in self.model.file.model.graph.output]
         is_own = not self.options.outputs or self.graph.outputs[0] in own
-        return min(self.options.top, self.score_shape[0]) if is_own and len(self.score_shape) == 1 else 0
+        return min(self.options.top, self.classes) if is_own else 0
+
+    @property
+    def classes(self) -> int:
+        """Scores of classes in the first output; 0 where it has another form."""
+        return class_count((1, *self.score_shape))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the classes. Raises InputError when --labels has another number."""
-        return tuple(self.notes.names(self.score_shape[0])) if self.top else ()
+        return tuple(self.notes.names(self.classes)) if self.top else ()
 
     def batch(self, kind: str) -> int:
         """The one batch size for a kind of device: bits may differ from size to size."""

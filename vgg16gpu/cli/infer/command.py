@@ -33,7 +33,8 @@ _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
     "`model make` wrote."
 )
-_FILES_HELP = "Take the names in FILE, too; -: stdin. One a line, or between zero bytes as `find -print0` writes."
+_FILES_HELP = "Take the names in FILE, too, one a line; -: stdin."
+_NULL_HELP = "Of --files-from: names stand between zero bytes, as `find -print0` writes them."
 _OUTPUT_HELP = (
     "Write a row for each input, as batches end: .csv, .jsonl, .parquet (input, error, the best classes), or all "
     "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
@@ -61,6 +62,7 @@ _DECODE_HELP = (
 @click.command("infer")
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @click.option("--files-from", metavar="FILE", help=_FILES_HELP)
+@click.option("-0", "--null", "null", is_flag=True, help=_NULL_HELP)
 @click.option("--recursive/--no-recursive", default=True, help="Look into subfolders, too. Default: yes.")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
@@ -103,6 +105,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     options = Options(**values)
     if not options.images and options.files_from is None:
         raise click.UsageError("Missing argument 'IMAGE...': name pictures, folders of them, or --files-from FILE.")
+    if options.null and options.files_from is None:
+        raise click.UsageError("--null is of a list of names: give --files-from FILE, too")
     if options.quiet or options.verbose:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process

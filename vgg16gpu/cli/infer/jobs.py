@@ -23,7 +23,7 @@ from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
-from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError
@@ -185,4 +185,4 @@ def _manifest(options: Options) -> tuple[Manifest | None, Listing]:
         return Manifest(Path(options.files_from), options.column), Listing(())
     if options.column:
         raise InputError("--column is of a list that is a .parquet file; name one by --files-from")
-    return None, listed(options.images, options.files_from, recursive=options.recursive)
+    return None, listed(options.images, options.files_from, recursive=options.recursive, null=options.null)

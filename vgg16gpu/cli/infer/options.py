@@ -16,6 +16,7 @@ class Options:
 
     images: tuple[str, ...]
     files_from: str | None
+    null: bool  # names in it stand between zero bytes
     recursive: bool
     model: str | None
     device: str

@@ -14,8 +14,8 @@ from vgg16gpu.cli.infer.engines import Engines
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.compiler.graph.input_size import takes_any_size
-from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
@@ -142,7 +142,7 @@ def _probabilities(asked: Asked) -> str | None:
 def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = False) -> None:
     """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
-    if len(report["output_shape"]) == 1 and report["probabilities"]:
+    if report["probabilities"]:
         heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")
         if every_input or tally.total <= MANY:
             screen.print(_table(report))

@@ -18,7 +18,7 @@ from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
-from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened, expects_gpu
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run

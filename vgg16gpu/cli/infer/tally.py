@@ -75,6 +75,6 @@ class Tally:
         lines = []
         if not error:
             for k, probability in zip(answers.best[i].tolist(), answers.probabilities[i].tolist(), strict=True):
-                score = float(answers.scores[i, k])
+                score = float(answers.scores[i].flat[k])
                 lines.append({"index": k, "label": self.names[k], "score": score, "probability": probability})
         self.inputs.append({"name": name, "top": lines, "problem": error})

@@ -359,11 +359,6 @@ class Graph:
         return held + sum(array.size for array in self.constants.values())
 
 
-def gives_probabilities(graph: Graph) -> bool:
-    """Whether the first output is what a softmax gives."""
-    return any(isinstance(op, Softmax) and op.y == graph.outputs[0] for op in graph.ops)
-
-
 def parts(op: Op) -> tuple[Op, ...]:
     """The ops that a chain consists of, in order; any other op is its own only part."""
     return (op.first, op.second) if isinstance(op, ConvChain) else (op,)

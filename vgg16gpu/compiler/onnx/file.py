@@ -28,6 +28,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from vgg16gpu.compiler.onnx.normal_form import normalise
 from vgg16gpu.compiler.onnx.wire import (
     BODIES,
     CODED,
@@ -296,7 +297,7 @@ def parse_onnx(data: bytes, folder: Path | None = None) -> OnnxFile:
 
 def _parse(path: Path, data: memoryview) -> onnx.ModelProto:
     try:
-        model = cast(onnx.ModelProto, onnx.ModelProto.FromString(strip_model(data)))
+        model = normalise(cast(onnx.ModelProto, onnx.ModelProto.FromString(strip_model(data))))
     except (MalformedError, DecodeError) as error:
         raise _not_a_model(path, data) from error
     except UnreasonableError as error:

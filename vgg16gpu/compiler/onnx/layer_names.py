@@ -28,6 +28,7 @@ from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto
 
+from vgg16gpu.compiler.onnx.initializers import initializer_names, initializers
 from vgg16gpu.io.shown import printable
 
 Lookup: TypeAlias = Callable[[str], list[str]]
@@ -88,7 +89,7 @@ class _Taps:
 
     def __init__(self, graph: GraphProto) -> None:
         self._graph = graph
-        given = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+        given = initializer_names(graph) | {value.name for value in graph.input}
         self._values = given.union(*(node.output for node in graph.node)) - {""}
 
     def value(self, name: str) -> str:
@@ -112,7 +113,7 @@ class _Taps:
     @cached_property
     def _computed(self) -> list[NodeProto]:
         """The nodes between the input and the scores; not those that handle shapes or weights."""
-        known = {value.name for value in self._graph.input} - {tensor.name for tensor in self._graph.initializer}
+        known = {value.name for value in self._graph.input} - initializer_names(self._graph)
         nodes = []
         for node in self._graph.node:
             if node.op_type not in _BESIDE and any(node.output[:1]) and not known.isdisjoint(node.input):
@@ -128,7 +129,7 @@ class _Taps:
     @cached_property
     def counted(self) -> Mapping[str, list[str]]:
         """The values of layers that are counted. Where the file itself has such modules, it knows their numbers."""
-        weights = {tensor.name: tuple(tensor.dims) for tensor in self._graph.initializer}
+        weights = {name: tuple(tensor.dims) for name, tensor in initializers(self._graph)}
         count = _Count(weights)
         inputs = [value.name for value in self._graph.input if value.name not in weights]
         places = dict.fromkeys(inputs, _Place())

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 import onnx.defs
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
+from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.inline import inline_functions
 from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, label
 
@@ -55,14 +56,15 @@ class ListedNode:
 def list_nodes(file: OnnxFile) -> tuple[ListedNode, ...]:
     """Every node of a file, in its order. Raises ModelError for functions that cannot be written out."""
     file = inline_functions(file)
-    held = {tensor.name: tensor_type(tensor) for tensor in file.model.graph.initializer}
+    held = {name: tensor_type(tensor) for name, tensor in initializers(file.model.graph)}
     versions = {item.domain: item.version for item in file.model.opset_import}
     return tuple(_listed(node, held, versions) for node in file.model.graph.node)
 
 
-def tensor_type(tensor: TensorProto) -> TensorType:
+def tensor_type(tensor: Stored) -> TensorType:
     """Element type and shape, whatever they are."""
-    element = element_type(tensor.data_type).lower()
+    values = tensor.values if isinstance(tensor, SparseTensorProto) else tensor
+    element = element_type(values.data_type).lower()
     return TensorType(_USUAL_NAMES.get(element, element), tuple(tensor.dims))
 
 
@@ -101,6 +103,7 @@ _FIELDS: Final[Mapping[int, str]] = {
     AttributeProto.STRING: "s",
     AttributeProto.TENSOR: "t",
     AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     AttributeProto.FLOATS: "floats",
     AttributeProto.INTS: "ints",
     AttributeProto.STRINGS: "strings",
@@ -127,7 +130,7 @@ def _plain_item(value: Any) -> Any:
             return float(str(np.float32(value)))  # 0.1, not 0.10000000149011612
         case int():
             return value
-        case TensorProto():
+        case TensorProto() | SparseTensorProto():
             return str(tensor_type(value))
         case _:
             return f"a graph of {len(value.node)} nodes"

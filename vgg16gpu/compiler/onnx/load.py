@@ -18,6 +18,7 @@ from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
+from vgg16gpu.compiler.onnx.initializers import initializer_names, initializers
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
 from vgg16gpu.compiler.onnx.rules.table import RULES
@@ -98,6 +99,7 @@ def _load(
     for index in sorted({producers[name] for name in read if name in producers}):
         translation.add(file.model.graph.node[index])
     translation.refuse_outputs(wanted)
+    wanted = translation.copies(wanted)
     problems = _problem_of_rank(inputs, shapes)
     if translation.refusals:
         if not inputs and not bound:
@@ -169,8 +171,8 @@ def _opset(file: OnnxFile) -> int:
 
 def _run_time_inputs(file: OnnxFile, bound: Mapping[str, Constant]) -> list[ValueInfoProto]:
     graph = file.model.graph
-    initializers = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in initializers]
+    stored = initializer_names(graph)
+    inputs = [value for value in graph.input if value.name not in stored]
     names = [value.name for value in inputs]
     for name in bound:
         if name not in names:
@@ -214,7 +216,11 @@ def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Ope
     if shape is None:
         raise file.error(f"input '{value.name}' is declared without a shape; export the model with one")
     if any(dim is not None and dim < 1 for dim in shape):
-        raise file.error(f"input '{value.name}' has shape {shape}; all dimensions must be positive")
+        empty = " (0 means that it holds nothing)" if 0 in shape else ""
+        raise file.error(
+            f"input '{value.name}' has shape {shape}; all dimensions must be positive{empty}: export the model with "
+            "numbers, or with -1 or a name for each dimension that is to be open"
+        )
     if len(shape) > MAX_RANK:
         raise file.error(f"input '{value.name}' has {len(shape)} dimensions; at most {MAX_RANK} are supported")
     return shape
@@ -234,7 +240,7 @@ def _quoted(names: Iterable[str]) -> str:
 def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
     """The index of the node that computes each value. Every name may be given once."""
     graph = file.model.graph
-    taken = [tensor.name for tensor in graph.initializer] + [*inputs]
+    taken = [name for name, _ in initializers(graph)] + [*inputs]
     made = [(name, index) for index, node in enumerate(graph.node) for name in node.output if name]
     seen: set[str] = set()
     for name in [*taken, *(name for name, _ in made)]:
@@ -252,7 +258,9 @@ def _wanted(
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
-    values = _meant(file, wanted, {*inputs, *producers})
+    distinct = list(dict.fromkeys(wanted)) if outputs is None else wanted  # a file may declare one value twice
+    meant = dict(zip(distinct, _meant(file, distinct, {*inputs, *producers}), strict=True))
+    values = tuple(meant[name] for name in wanted)
     for name, value in zip(wanted, values, strict=True):
         if outputs is None and name != value:  # a node is called so
             raise file.error(f"declares the output '{name}', which no node computes; {EXPORT_AGAIN}")

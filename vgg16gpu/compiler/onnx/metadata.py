@@ -12,7 +12,6 @@ The short form is for RGB, cropped, or grey, stretched (`default_preprocess`); i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from onnx import ModelProto, StringStringEntryProto
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
 from vgg16gpu.io.shown import shown
 
@@ -65,8 +65,8 @@ def model_preprocess(path: str | Path, metadata: Mapping[str, str], graph: Graph
 def metadata_list(metadata: Mapping[str, str], key: str, path: str | Path) -> list[Any]:
     """A JSON list of the metadata; empty without that key. Raises ModelError."""
     try:
-        values = json.loads(metadata.get(key, "[]"))
-    except ValueError:
+        values = parse_json(metadata.get(key, "[]"), key)
+    except InputError:
         values = None
     if not isinstance(values, list):
         raise ModelError(f"{path}: its metadata '{key}' is {shown(metadata[key])}, expected a JSON list")

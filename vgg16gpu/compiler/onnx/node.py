@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
-from onnx import TensorProto
 
 from vgg16gpu.compiler.graph.ops import Array, Op, Shape
 from vgg16gpu.compiler.onnx.file import Constant
 from vgg16gpu.compiler.onnx.folding.budget import Memory
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape, has_marks
+from vgg16gpu.compiler.onnx.initializers import Stored
 
 FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"
@@ -56,7 +56,7 @@ class Value:
     """
 
     name: str
-    stored: TensorProto | Constant | None = None
+    stored: Stored | Constant | None = None
     producer: int | None = None  # the index of the node that computes it
     is_read: bool = False  # a requested output needs it
     is_refused: bool = False  # output of a node that is refused, or of which nothing can be said

@@ -9,13 +9,15 @@ from typing import Any, Final
 import numpy as np
 import onnx.checker
 import onnx.helper
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import AttributeProto, NodeProto, SparseTensorProto
 
-from vgg16gpu.compiler.graph.ops import Op
+from vgg16gpu.compiler.graph.ops import Identity, Op
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, is_known_type
 from vgg16gpu.compiler.onnx.folding.budget import FoldError
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, fold, has_marks, shape_of
 from vgg16gpu.compiler.onnx.folding.qdq import weight_steps
+from vgg16gpu.compiler.onnx.folding.sparse import array_of
+from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.node import (
     EXPORT_AGAIN,
     FLOAT32_REMEDY,
@@ -55,7 +57,7 @@ class Translation:
     tried: list[Op] = field(default_factory=list)  # all ops, and those that do not fit the size of the input
 
     def __post_init__(self, bound: Mapping[str, Constant], producers: Mapping[str, int], read: Collection[str]) -> None:
-        stored: dict[str, TensorProto | Constant] = {t.name: t for t in self.file.model.graph.initializer}
+        stored: dict[str, Stored | Constant] = dict(initializers(self.file.model.graph))
         stored |= bound
         names = dict.fromkeys([*self.inputs, *stored, *producers])
         self.scope = Scope({n: Value(n, stored.get(n), producers.get(n), is_read=n in read) for n in names})
@@ -94,13 +96,25 @@ class Translation:
             assert value.producer is not None  # it is no input and no constant
             self.refusals.append((self.file.model.graph.node[value.producer], RefusalError(reason, remedy)))
 
+    def copies(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The outputs, those that an op computes and that come once more as copies with names of their own."""
+        found: list[str] = []
+        for name in wanted:
+            if name not in found or not self.values[name].is_run_time:
+                found.append(name)
+                continue
+            copy = self.scope.fresh(name)
+            self._append(Identity(name, copy, (copy,)))
+            found.append(copy)
+        return tuple(found)
+
     def constant(self, name: str) -> Constant | None:
         """The value of a name that is a constant; None for any other name."""
         value = self.values.get(name)
         if value is None:
             return None
         if value.array is None and value.stored is not None:
-            stored = self._array(value.stored) if isinstance(value.stored, TensorProto) else value.stored
+            stored = value.stored if isinstance(value.stored, np.ndarray) else self._array(value.stored)
             value.becomes_constant(self._taken(stored))
         return value.array
 
@@ -156,7 +170,7 @@ class Translation:
             later = self.file.model.graph.node[value.producer]
             raise RefusalError(
                 f"it reads '{name}' before {later.op_type} '{label(later)}' computes it",
-                "the nodes are unsorted or form a cycle, export the model again",
+                f"that needs the result of this node: the nodes form a cycle, {EXPORT_AGAIN}",
             )
         raise RefusalError(f"its operand '{name}' is missing", "export the model with its weights")
 
@@ -167,17 +181,23 @@ class Translation:
             raise RefusalError("a constant that it reads is out of range", EXPORT_AGAIN)
         return array.astype(np.float32) if array.dtype == np.float16 else array
 
-    def _array(self, tensor: TensorProto) -> Constant:
-        """The value of a tensor that a node reads."""
+    def _array(self, stored: Stored) -> Constant:
+        """The value of a tensor that a node reads, a dense array."""
+        tensor = stored.values if isinstance(stored, SparseTensorProto) else stored
         if not is_known_type(tensor.data_type):
             name = tensor.name or "of a Constant node"
             raise RefusalError(f"its tensor '{name}' has element type {element_type(tensor.data_type)}", FLOAT32_REMEDY)
-        return self.file.array(tensor)
+        try:
+            return array_of(self.file, stored, self.scope.memory)
+        except FoldError as error:
+            raise RefusalError(str(error), EXPORT_AGAIN) from error
 
     def _constant_node(self, proto: NodeProto) -> Constant:
         for attribute in proto.attribute:
             if attribute.name == "value" and attribute.HasField("t"):
                 return self._array(attribute.t)
+            if attribute.name == "sparse_value" and attribute.HasField("sparse_tensor"):
+                return self._array(attribute.sparse_tensor)
             if attribute.name in ("value_int", "value_ints"):
                 return np.asarray(attribute.i if attribute.name == "value_int" else attribute.ints, np.int64)
             if attribute.name in ("value_float", "value_floats"):
@@ -195,7 +215,9 @@ class Translation:
 
     def _fold(self, proto: NodeProto, operands: Sequence[Value | None]) -> Constant:
         if proto.op_type not in FOLDS:
-            raise RefusalError("it computes a constant from constants", "export with constant folding on")
+            raise RefusalError(
+                "it computes a constant from constants", "export with constant folding on, or fold the file by onnxsim"
+            )
         attributes = self._attributes(proto)
         try:
             self._keep_steps(proto, attributes, operands)
@@ -222,7 +244,10 @@ class Translation:
     def _translate(self, proto: NodeProto, operands: Sequence[Value | None]) -> None:
         if proto.op_type not in RULES:
             names = ", ".join(f"'{name}'" for name in proto.input)
-            raise RefusalError(f"its operands {names} are computed at run time", "they must be constants")
+            raise RefusalError(
+                f"this operator is supported for constants alone, and its operands {names} are computed at run time",
+                "export the model without it",
+            )
         node = Node(
             self.opset,
             self._attributes(proto),

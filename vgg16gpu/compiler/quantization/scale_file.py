@@ -25,7 +25,10 @@ from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, op_arrays
 from vgg16gpu.compiler.quantization.scheme import SMALLEST_STEP, Scale, Scales, quantised_inputs
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import parse_json
+from vgg16gpu.io.foreign.lines import NotReadError, read_bytes
 from vgg16gpu.io.preprocessing import Origin, Preprocess
+from vgg16gpu.io.shown import shown
 
 _VERSION: Final = 2  # files of version 1 that were made on a Hopper GPU hold a wrong scale of the input
 _LARGEST_STEP: Final = 2.0**120  # times 255 it is still a float32
@@ -82,7 +85,9 @@ def read_scales(model: str | Path, graph: Graph) -> Scales:
             raise ModelError(f"{path}: has no scale for value '{name}' of the model; {remedy} makes it again")
         scale = _scale(values[name])
         if scale is None or scale.signed != signed:
-            raise ModelError(f"{path}: the scale of value '{name}' is broken ({values[name]}); {remedy} makes it again")
+            raise ModelError(
+                f"{path}: the scale of value '{name}' is broken ({shown(values[name])}); {remedy} makes it again"
+            )
         if digests and values[name].get("weights_sha256") != digests[name]:
             raise ModelError(
                 f"{path}: belongs to other weights than the model has now (those that read value '{name}'); "
@@ -149,10 +154,10 @@ def _load(path: Path, remedy: str) -> dict[str, Any]:
     if not path.is_file():
         raise ModelError(f"int8 needs the scales of the model, and {path} does not exist; {remedy} makes it")
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except ValueError:
+        content = parse_json(read_bytes(path, f"{path}:"), str(path))
+    except NotReadError as error:
+        raise ModelError(str(error)) from error
+    except InputError:
         content = None
     version = content.get("version") if isinstance(content, dict) else None
     if version != _VERSION or not isinstance(content.get("values"), dict):

@@ -15,6 +15,9 @@ from vgg16gpu.io.foreign.lines import read_bytes
 DEEPEST = 64  # brackets inside of brackets; what the package reads and writes has at most ten
 MOST_BYTES = 1 << 30
 
+# What our own code raises when a document has another form than it expects: a list for a table, null, 0, Infinity.
+OTHER_FORM: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
 _ESCAPES = re.compile(rb"\\.", re.DOTALL)
 _STRINGS = re.compile(rb'"[^"]*"')
 _CHUNK: Final = 1 << 20  # brackets

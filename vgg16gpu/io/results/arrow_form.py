@@ -11,6 +11,7 @@ import numpy as np
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
 
 _RUN: Final = b"vgg16gpu.run"  # in the metadata of the schema
@@ -82,8 +83,8 @@ class ArrowForm:
 def run_of(schema: Any) -> Any:
     """The identity of the run that a schema says; None if it says none."""
     try:
-        return json.loads(schema.metadata[_RUN])
-    except (TypeError, KeyError, ValueError):
+        return parse_json(schema.metadata[_RUN], "the run of a schema")
+    except (TypeError, KeyError, InputError):
         return None
 
 

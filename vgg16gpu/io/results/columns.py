@@ -35,7 +35,7 @@ class Columns:
     outputs: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.top and (len(self.shape) != 1 or self.top > self.width):
+        if self.top and (max(self.shape, default=0) != self.width or self.top > self.width):
             raise InputError(
                 f"{self.top} ranks of scores of shape {self.shape}; there is a rank for each class at most"
             )
@@ -94,5 +94,6 @@ def best_scores(answers: Answers) -> Scores:
     """(n, k) the scores of the best classes, NaN where there is none."""
     if not answers.best.size:
         return np.empty(answers.best.shape, np.float32)
-    found: Scores = np.take_along_axis(answers.scores, np.maximum(answers.best, 0), axis=1)
+    scores = answers.scores.reshape(len(answers.scores), -1)
+    found: Scores = np.take_along_axis(scores, np.maximum(answers.best, 0), axis=1)
     return np.where(answers.best < 0, np.float32(np.nan), found)

@@ -12,7 +12,9 @@ import json
 import re
 from typing import Final
 
+from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
 
@@ -74,8 +76,8 @@ class JsonlForm:
         if not found or not self._is_end(row[found.end() :], has_error=found[2] != b"null"):
             return None
         try:
-            return str(json.loads(found[1])), found[2] != b"null"
-        except ValueError:  # an escape that JSON does not know
+            return str(parse_json(found[1], "a name")), found[2] != b"null"
+        except InputError:  # an escape that JSON does not know
             return None
 
     def may_be_torn(self, tail: bytes) -> bool:

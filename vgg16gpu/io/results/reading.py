@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
-import json
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.arrays import read_npy, read_npz, reading
+from vgg16gpu.io.foreign.documents import parse_json, read_json
+from vgg16gpu.io.foreign.lines import NotReadError, as_utf8, opened, opened_text, read_bytes
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.text import parse_numbers
@@ -28,15 +30,9 @@ def read_scores(path: Path) -> Read:
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise InputError(f"'{path}' has the ending '{path.suffix}'; scores are in {', '.join(_READERS)}")
-    try:
+    with opened(path, f"'{path}'"), reading(f"'{path}'", "is no file of results:"):
         names, rows = read(path)
         scores = np.asarray(rows, np.float32).reshape(len(rows), -1)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile, csv.Error) as error:
-        raise InputError(f"'{path}' is no file of results: {error}") from error
     if names is not None and len(names) != len(scores):
         raise InputError(f"'{path}' has {len(names)} names of {len(scores)} rows of scores; is it complete?")
     return names, scores
@@ -46,7 +42,7 @@ _Rows: TypeAlias = tuple[list[str] | None, Sequence[Any] | Scores]
 
 
 def _read_csv(path: Path) -> _Rows:
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as stream:
+    with opened_text(path, f"'{path}'") as stream:
         rows = csv.reader(stream, strict=True)
         header = next(rows, [])
         if "scores_0" not in header:
@@ -62,9 +58,10 @@ def _read_csv(path: Path) -> _Rows:
 
 def _read_jsonl(path: Path) -> _Rows:
     names, scores = [], []
-    with path.open("rb") as stream:
+    with opened_text(path, f"'{path}'") as stream:
         for line in stream:
-            row = json.loads(line)
+            with _of_results(path):
+                row = parse_json(line, "a row")
             if "scores" not in row:
                 raise _no_scores(path)
             names.append(row["input"])
@@ -73,7 +70,8 @@ def _read_jsonl(path: Path) -> _Rows:
 
 
 def _read_json(path: Path) -> _Rows:
-    rows = json.loads(path.read_bytes())
+    with _of_results(path):
+        rows = read_json(path, "it")
     return [row["input"] for row in rows], [np.array(row["scores"], np.float32) for row in rows]
 
 
@@ -93,17 +91,30 @@ def _read_parquet(path: Path) -> _Rows:
 
 
 def _read_npz(path: Path) -> _Rows:
-    with np.load(path, allow_pickle=False) as archive:
-        return archive["names"].tolist() if "names" in archive else None, archive["scores"]
+    with _of_results(path):
+        arrays = read_npz(path)
+    return [str(name) for name in arrays["names"].reshape(-1)] if "names" in arrays else None, arrays["scores"]
 
 
 def _read_npy(path: Path) -> _Rows:
-    return None, np.load(path, allow_pickle=False)
+    with _of_results(path):
+        return None, read_npy(path)
 
 
 def _read_txt(path: Path) -> _Rows:
-    text = path.read_bytes()
+    text = as_utf8(read_bytes(path, f"'{path}'"), f"'{path}'")
     return None, parse_numbers(text, str(path)).reshape(text.count(b"\n"), -1)
+
+
+@contextmanager
+def _of_results(path: Path) -> Iterator[None]:
+    """Say of a file that a reader refuses that it is none of results."""
+    try:
+        yield
+    except NotReadError:
+        raise
+    except InputError as error:
+        raise InputError(f"'{path}' is no file of results: {error}") from error
 
 
 def _no_scores(path: Path) -> InputError:

@@ -23,6 +23,8 @@ from typing import Any
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
+from vgg16gpu.io.foreign.lines import NotReadError
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.scan import Written
 from vgg16gpu.io.shown import shown
@@ -80,17 +82,17 @@ class RecordFile:
         Raises InputError when there is none, it is broken, or it is of another run.
         """
         try:
-            content = json.loads(self.path.read_bytes())
+            content = read_json(self.path)
             identity, self._started = content["run"], str(content["started"])
             self.is_finished = content["finished"] is not None
             written = Written(int(content["bytes"]), int(content["crc32"])) if content["bytes"] is not None else None
-        except FileNotFoundError as error:
+        except NotReadError as error:
+            if not error.is_missing:
+                raise
             raise InputError(
                 f"'{self.path}' does not exist, so nobody knows of which run the results are; {_SAME}"
             ) from error
-        except OSError as error:
-            raise InputError(f"'{self.path}' cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except OTHER_FORM as error:
             raise InputError(f"'{self.path}' is no record of a run; {_SAME}") from error
         refuse_other_run(self.path, identity, self.identity)
         return written

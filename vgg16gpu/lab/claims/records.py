@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign import documents
+from vgg16gpu.io.foreign.lines import NotReadError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.lab.claims.s5 import LADDER, ONNXRUNTIME, SEED
 from vgg16gpu.lab.claims.times import Entry, Times
@@ -101,11 +102,11 @@ def _last_written(folder: Path) -> float:
 def read_json(path: Path, remedy: str) -> Any:
     """What a JSON file holds. Raises InputError, with the remedy for what is no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"'{path}' is no JSON ({error}); {remedy}") from error
+        return documents.read_json(path)
+    except NotReadError:
+        raise
+    except InputError as error:
+        raise InputError(f"{error}; {remedy}") from error
 
 
 def _read(path: Path) -> Record | None:
@@ -132,7 +133,7 @@ def _read(path: Path) -> Record | None:
             entries,
             _floor(content.get("empty_launch")),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except documents.OTHER_FORM as error:
         raise InputError(f"'{path}' is a record of another version ({error!r} is wrong); run it again") from error
 
 

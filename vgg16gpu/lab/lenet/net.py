@@ -21,6 +21,7 @@ from onnx import GraphProto, TensorProto, helper
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, MEAN_KEY, STD_KEY
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.zoo.model_writer import ModelWriter
 
@@ -128,7 +129,7 @@ def read_lenet(path: Path) -> LeNet:
     """What `write` wrote. Raises ModelError for a file that is no ONNX model."""
     file = open_onnx(path)
     parameters = {tensor.name: np.array(file.array(tensor)) for tensor in file.model.graph.initializer}
-    metadata = {entry.key: json.loads(entry.value) for entry in file.model.metadata_props}
+    metadata = {entry.key: parse_json(entry.value, entry.key) for entry in file.model.metadata_props}
     image = file.model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
     return LeNet(Shape(image), parameters, metadata[MEAN_KEY][0], metadata[STD_KEY][0])
 

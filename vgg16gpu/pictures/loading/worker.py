@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
-from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
+from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, each_sample
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Seconds
 from vgg16gpu.pictures.slots import Failure, Ring, Row, Slot, aligned
@@ -65,7 +64,6 @@ class Worker:
         self.decoded = 0
         self._loader, self._ring = loading, loading.ring
         self._decoder = Decoder(loading.spec)
-        self._unchecked = replace(loading.spec, allow_nonfinite=True)  # a sample is refused, not its file
         self._slot: Slot | None = None
 
     def load(self, index: int) -> None:
@@ -85,17 +83,14 @@ class Worker:
             self._load_picture(index, file)
             return
         left = set(wanted)
-        try:
-            for count, (name, sample) in enumerate(samples(file, self._unchecked)):
-                if count in left:
-                    self._place_checked(index, count, name, sample)
-                    left.remove(count)
-                if not left:
-                    return
-            raise InputError(f"'{file}' has fewer samples than before; leave it alone while it is read")
-        except InputError as error:
-            for count in sorted(left):
-                self._fail(index, count, file, str(error))
+        for count, (name, sample) in enumerate(each_sample(file, self._loader.spec)):
+            if count in left:
+                self._place_checked(index, count, name, sample)
+                left.remove(count)
+            if not left:
+                return
+        for count in sorted(left):
+            self._fail(index, count, file, f"'{file}' has fewer samples than before; leave it alone while it is read")
 
     @property
     def has_rows(self) -> bool:
@@ -169,24 +164,25 @@ class Worker:
         skipped = self._loader.first[1] if index == self._loader.first[0] else 0
         count, start = 0, time.perf_counter()
         waited = self.seconds.waiting
-        try:
-            for name, sample in samples(file, self._unchecked):
-                if count >= skipped:
-                    self._place_checked(index, count, name, sample)
-                count += 1
-        except InputError as error:
-            self._fail(index, max(count, skipped), file, str(error))
-            count = max(count, skipped) + 1
+        for name, sample in each_sample(file, self._loader.spec):
+            if count >= skipped:
+                self._place_checked(index, count, name, sample)
+            count += 1
+        if count < skipped:
+            self._fail(index, skipped, file, f"'{file}' has fewer samples than there are rows of it")
+            count = skipped + 1
         self.seconds.reading += time.perf_counter() - start - (self.seconds.waiting - waited)
         self._current().ends.append((index, count))
 
-    def _place_checked(self, index: int, sample: int, name: str, array: Sample) -> None:
+    def _place_checked(self, index: int, sample: int, name: str, array: Sample | InputError) -> None:
         spec = self._loader.spec
-        try:
-            if not spec.allow_nonfinite:
+        if not isinstance(array, InputError) and not spec.allow_nonfinite:
+            try:
                 check_finite(array, name, spec.nonfinite_advice)
-        except InputError as error:
-            self._fail(index, sample, name, str(error))
+            except InputError as error:  # a sample is refused, not its file
+                array = error
+        if isinstance(array, InputError):
+            self._fail(index, sample, name, str(array))
         else:
             self._place(index, sample, name, array)
 

@@ -8,8 +8,8 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import expects_gpu, open_device
@@ -124,9 +124,9 @@ def labels(model: ModelSource) -> tuple[str, ...]:
     opened = Model.of(model)
     graph = opened.graph()
     shape = infer_shapes(graph, resolve_input_shape(graph, graph.input.shape[0] or 1))[graph.outputs[0]]
-    if len(shape) != 2:
+    if not class_count(shape):
         raise ModelError(f"{opened.name}: output '{graph.outputs[0]}' has shape {shape}, which is no score a class")
-    return opened.labels(shape[1])
+    return opened.labels(class_count(shape))
 
 
 def wanted_preprocess(
@@ -142,13 +142,13 @@ def wanted_preprocess(
 
 def class_names_of(model: Model, engine: Answering, given: Sequence[str] | None) -> Sequence[str]:
     """A name for each class, those that are `given` or the model's. Raises InputError for another number of them."""
-    shape = engine.program.outputs[0].shape
-    if len(shape) != 2:
+    classes = class_count(engine.program.outputs[0].shape)
+    if not classes:
         return ()
     if given is None:
-        return model.labels(shape[1])
-    if len(given) != shape[1]:
-        raise InputError(f"class_names has {len(given)}, the model has {shape[1]} scores; give one name a class")
+        return model.labels(classes)
+    if len(given) != classes:
+        raise InputError(f"class_names has {len(given)}, the model has {classes} scores; give one name a class")
     return given
 
 
@@ -162,5 +162,5 @@ def _each(answers: Answers, names: Sequence[str]) -> Iterator[Answer]:
     for i, name in enumerate(answers.names):
         scores = answers.scores[i]
         pairs = zip(answers.best[i].tolist(), answers.probabilities[i].tolist(), strict=True)
-        top = () if answers.errors[i] else tuple(Rank(k, names[k], float(scores[k]), p) for k, p in pairs)
+        top = () if answers.errors[i] else tuple(Rank(k, names[k], float(scores.flat[k]), p) for k, p in pairs)
         yield Answer(name, answers.errors[i], top, scores)

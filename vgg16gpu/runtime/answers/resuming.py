@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.names import STANDARD_INPUT
 
 
 def first_open(done: Sequence[str], listing: Listing) -> tuple[tuple[int, int], list[str]]:

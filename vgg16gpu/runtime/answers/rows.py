@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.ranking import Ranked, ranked
@@ -99,7 +100,7 @@ class AnswerRows:
 
     def _ranked(self, results: Results) -> _Block:
         scores = results.outputs[0]
-        top = self._ranking.top if scores.ndim == 2 else 0  # a feature map has no classes
+        top = self._ranking.top if class_count(scores.shape) else 0  # a feature map has no classes
         found = ranked(scores.reshape(len(scores), -1), top, are_probabilities=self._ranking.are_probabilities)
         told = found.problems
         if results.is_flagged:
@@ -122,8 +123,7 @@ class AnswerRows:
         return Answers(names, errors, outputs[0], best, probabilities, tuple(outputs[1:]), unread)
 
     def _width(self) -> int:
-        shape = self._shapes[0]
-        return min(self._ranking.top, shape[0]) if len(shape) == 1 else 0
+        return min(self._ranking.top, class_count((1, *self._shapes[0])))
 
 
 def _by_block(answers: Sequence[_Answer]) -> Iterable[tuple[_Block, list[int], list[int]]]:

@@ -1,7 +1,7 @@
 """Feature maps of any layer, and the gradient of a class' score to the image, by engines that are built when asked for.
 
 The maps are those of an engine that ends at the layer, in the precision that is served. The gradient is in fp32; where
-the model ends with a softmax it is that of what the softmax reads: where a network is sure, the gradient of a
+the score comes from a softmax it is that of what the softmax reads for it: where a network is sure, the gradient of a
 probability is zero.
 """
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.class_scores import Element, before_softmax, class_count
 from vgg16gpu.compiler.compile import EngineOptions, sampler
-from vgg16gpu.compiler.graph.ops import Array, Graph, Softmax
+from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
@@ -39,7 +40,7 @@ class Explainer:
         self._choice, self._description = choice, description
         self._model = Model(choice.model)
         self._layers: OrderedDict[str, Engine] = OrderedDict()  # the one used last comes last
-        self._gradients: tuple[Device, Gradients, Graph] | None = None
+        self._gradients: tuple[Device, Gradients, str] | None = None  # those of this value
 
     def maps(self, image: Images, layer: str, most: int) -> tuple[Array, list[int]]:
         """(1, K, H, W) float32, the `most` feature maps with the largest mean magnitude, and which channels they are.
@@ -55,26 +56,27 @@ class Explainer:
 
     def gradient(self, image: Images, class_index: int) -> Array:
         """That of a score to the normalised image, in the file's own shape. Raises ModelError for ops without one."""
-        _, gradients, graph = self._opened_gradients()
+        graph = self._model.graph()
         x = self._normalised(_pixels(image)) if image.dtype == np.uint8 else _numbers(image)
-        shape = infer_shapes(graph, x.shape)[graph.outputs[0]]
-        if len(shape) != 2:
+        shapes = infer_shapes(graph, x.shape)
+        shape = shapes[graph.outputs[0]]
+        classes = class_count(shape)
+        if not classes:
             raise InputError(f"the model's first output has shape {list(shape)} and no classes: ask for a layer alone")
-        if class_index >= shape[1]:
-            raise InputError(f"class {class_index}: the model has 0 to {shape[1] - 1}")
-        weights = np.zeros(shape, np.float32)
-        weights[0, class_index] = 1
+        if class_index >= classes:
+            raise InputError(f"class {class_index}: the model has 0 to {classes - 1}")
+        score = Element(graph.outputs[0], tuple(int(i) for i in np.unravel_index(class_index, shape)))
+        score = before_softmax(graph, shapes, score) or score
+        weights = np.zeros(shapes[score.value], np.float32)
+        weights[score.place] = 1
+        gradients = self._opened_gradients(graph, score.value)
         return np.ascontiguousarray(graph.input.to_file(gradients.vjp(x, weights, [(0, 1)])))
 
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
         while self._layers:
             self._layers.popitem()[1].close()
-        if self._gradients:
-            device, gradients, _ = self._gradients
-            self._gradients = None
-            gradients.close()
-            device.close()
+        self._close_gradients()
 
     def _engine(self, layer: str) -> Engine:
         if layer in self._layers:
@@ -94,16 +96,27 @@ class Explainer:
         )
         return self._layers[layer]
 
-    def _opened_gradients(self) -> tuple[Device, Gradients, Graph]:
+    def _opened_gradients(self, graph: Graph, value: str) -> Gradients:
+        """Those of a value, kept until another one is asked for: nearly all models have one for all their classes."""
         from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who asks for maps alone does without
 
-        if self._gradients is None:
-            device, _ = open_device(self._choice.device)
-            graph = _of_scores(self._model.graph())
-            options = EngineOptions(mean=self._choice.mean, std=self._choice.std)
-            samples = sampler(self._model, options, graph)
-            self._gradients = device, Gradients(graph, device, "fp32", "auto", samples), graph
-        return self._gradients
+        if self._gradients and self._gradients[2] == value:
+            return self._gradients[1]
+        self._close_gradients()
+        device, _ = open_device(self._choice.device)
+        wanted = replace(graph, outputs=(value,))
+        options = EngineOptions(mean=self._choice.mean, std=self._choice.std)
+        samples = sampler(self._model, options, wanted)
+        gradients = Gradients(wanted, device, "fp32", "auto", samples)
+        self._gradients = device, gradients, value
+        return gradients
+
+    def _close_gradients(self) -> None:
+        if self._gradients:
+            device, gradients, _ = self._gradients
+            self._gradients = None
+            gradients.close()
+            device.close()
 
     def _normalised(self, pixels: Pixels) -> Array:
         channels = pixels.shape[-1]
@@ -117,10 +130,3 @@ def _pixels(image: Images) -> Pixels:
 
 def _numbers(image: Images) -> Array:
     return np.asarray(image, np.float32)
-
-
-def _of_scores(graph: Graph) -> Graph:
-    """The graph of the first output alone; without the softmax that gives it."""
-    scores = graph.outputs[0]
-    before = next((op.x for op in graph.ops if isinstance(op, Softmax) and op.y == scores), scores)
-    return replace(graph, outputs=(before,))

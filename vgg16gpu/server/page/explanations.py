@@ -43,6 +43,7 @@ class Explanations:
         return {
             "layers": [{"name": layer.name, "shape": list(layer.shape)} for layer in known.layers],
             "classes": known.classes,
+            "probabilities": known.are_probabilities,
             "labels": list(self._served.labels),
             "device": description.device,
             "channels_last": description.channels_last,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
@@ -16,12 +17,11 @@ def explainable(model: Model, sample: Shape) -> Explainable:
     try:
         shapes = infer_shapes(loaded, (1, *sample))
     except ModelError:  # of an op that the passes make simpler first
-        return Explainable((), 0)
+        return Explainable((), 0, are_probabilities=False)
     names = names_of_layers(model.file.model.graph)
     layers = tuple(
         Tensor(names.get(op.y, op.y), shapes[op.y][1:])
         for op in loaded.ops
         if len(shapes[op.y]) == 4 and shapes[op.y][2] * shapes[op.y][3] > 1
     )
-    scores = shapes[loaded.outputs[0]]
-    return Explainable(layers, scores[1] if len(scores) == 2 else 0)
+    return Explainable(layers, class_count(shapes[loaded.outputs[0]]), gives_probabilities(loaded))

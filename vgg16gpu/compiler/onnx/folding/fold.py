@@ -16,6 +16,7 @@ import onnx.helper
 from onnx import TensorProto
 
 from vgg16gpu.compiler.onnx.file import Constant, element_type
+from vgg16gpu.compiler.onnx.folding import numeric
 from vgg16gpu.compiler.onnx.folding import qdq as onnx_integers
 from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
 from vgg16gpu.compiler.onnx.folding.qdq import Attributes
@@ -207,21 +208,43 @@ def _divide(left: Constant, right: Constant) -> Constant:
 
 
 FOLDS: Final[Mapping[str, Fold]] = {
+    "Abs": numeric.of_one(np.abs),
     "Add": _arithmetic(np.add, 0, commutes=True),
     "Cast": _cast,
+    "Ceil": numeric.of_one(np.ceil),
+    "Clip": numeric.clip,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "DequantizeLinear": onnx_integers.dequantise,
     "Div": _arithmetic(_divide, 1, commutes=False),
+    "Exp": numeric.of_one(np.exp),
     "Flatten": _flatten,
+    "Floor": numeric.of_one(np.floor),
     "Gather": _gather,
     "Identity": _identity,
+    "Log": numeric.of_one(np.log),
+    "Max": numeric.of_several(np.maximum),
+    "Min": numeric.of_several(np.minimum),
     "Mul": _arithmetic(np.multiply, 1, commutes=True),
+    "Neg": numeric.of_one(np.negative),
+    "Pow": numeric.of_several(np.power),
     "QuantizeLinear": onnx_integers.quantise,
+    "Reciprocal": numeric.of_one(np.reciprocal),
+    "ReduceL1": numeric.reduction(numeric.norm_1),
+    "ReduceL2": numeric.reduction(numeric.norm_2),
+    "ReduceMax": numeric.reduction(np.max),
+    "ReduceMean": numeric.reduction(np.mean),
+    "ReduceMin": numeric.reduction(np.min),
+    "ReduceSum": numeric.reduction(np.sum),
+    "Relu": numeric.of_one(lambda data: np.maximum(data, 0)),
     "Reshape": _reshape,
+    "Round": numeric.of_one(np.rint),
+    "Sign": numeric.of_one(np.sign),
     "Slice": _slice,
+    "Sqrt": numeric.of_one(np.sqrt),
     "Squeeze": _squeeze,
     "Sub": _arithmetic(np.subtract, 0, commutes=False),
+    "Sum": numeric.of_several(np.add),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }

@@ -21,7 +21,7 @@ ON_INTEGERS: Final = frozenset(  # operators whose operands are integers
     ["ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"]
 )
 CARRIERS: Final = frozenset(  # operators that may have integers between QuantizeLinear and DequantizeLinear
-    ["Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
+    ["Clip", "Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
 )
 _PER_TENSOR: Final = "quantise run-time values to int8 or uint8, per tensor, or export the float32 model"
 
@@ -49,6 +49,29 @@ def dequantize_linear(node: Node) -> Op:
     if (_scale(node), _zero(zero)) != found[:2] or (zero is not None and zero.dtype != found.dtype):
         raise RefusalError(f"its scale or zero point is not that with which '{node.x}' is quantised", QDQ_REMEDY)
     return Identity(node.x, node.y, (node.y,))
+
+
+def clip_integers(node: Node, found: Integers) -> Op:
+    """Clip of what QuantizeLinear gives, which makes its range narrower: fewer than 8 bits, or -127 for -128.
+
+    Numbers that are rounded already stay what they are, so it is another rounding, with these limits.
+    """
+    limits = np.iinfo(found.dtype)
+    low, high = _limit(node, 1, found, limits.min), _limit(node, 2, found, limits.max)
+    return FakeQuantize(
+        node.x, node.y, (node.y,), scale=found.scale, low=float(low - found.zero), high=float(high - found.zero)
+    )
+
+
+def _limit(node: Node, index: int, found: Integers, missing: int) -> int:
+    array = node.constant(index)
+    if array is None:
+        return missing
+    if array.size != 1 or array.dtype != found.dtype:
+        raise RefusalError(
+            f"its bound is {array.dtype} of shape {array.shape}, one {found.dtype} is needed", QDQ_REMEDY
+        )
+    return int(array.reshape(-1)[0])
 
 
 def _checked(node: Node, zero: Constant | None) -> np.dtype[np.int8]:

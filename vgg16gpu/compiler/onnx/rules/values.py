@@ -12,6 +12,7 @@ from onnx import TensorProto
 from vgg16gpu.compiler.graph.ops import Arithmetic, AxisSoftmax, Clip, Identity, LeakyRelu, Op, Relu, Softmax
 from vgg16gpu.compiler.onnx.file import element_type
 from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, Node, RefusalError
+from vgg16gpu.compiler.onnx.rules.integers import clip_integers
 
 MAX_OPERANDS = 5  # of one Arithmetic
 
@@ -31,6 +32,8 @@ def leaky_relu(node: Node) -> Op:
 
 def clip(node: Node) -> Op:
     """Clip: attributes before opset 11, operands since; a bound that is left out is infinite."""
+    if not node.is_unknown(0) and node.first.integers:
+        return clip_integers(node, node.first.integers)
     if node.opset < 11:
         low, high = (float(node.attributes.get(*item)) for item in (("min", -math.inf), ("max", math.inf)))
         return Clip(node.x, node.y, (node.y,), low=low, high=high)
