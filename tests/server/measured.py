@@ -19,7 +19,7 @@ LEAST: Final = 0.5  # milliseconds that are told
 
 def end_main(*given: Any) -> None:
     """A front end."""
-    import uvloop  # noqa: PLC0415 - of the extra
+    import uvloop
 
     out = os.open(os.environ[FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     run = asyncio.Handle._run

@@ -112,8 +112,8 @@ def test_a_picture_is_explained_as_it_is_fitted(server):
         ({"layer": ["relu1_1"]}, "has the list"),
         ({"layer": "relu1_1", "maps": 0}, "from 1 to"),
         ({"class": 10}, "this model has 10"),
-        ({"class": -1}, "this model has 10"),
-        ({"class": True}, "this model has 10"),
+        ({"class": -1}, "class is -1"),
+        ({"class": True}, "class is True"),
         ({"class": 1, "colour": "red"}, "an explanation takes"),
     ],
 )

@@ -39,7 +39,9 @@ def picture() -> bytes:
 
 
 def numbers(count: int, name: str, **outputs: object) -> tuple[bytes, bytes]:
-    rows = np.zeros((count, 1, 32, 32) if name != "UINT8" else (count, 32, 32, 1), {"FP16": "f2", "UINT8": "u1"}.get(name, "f4"))
+    rows = np.zeros(
+        (count, 1, 32, 32) if name != "UINT8" else (count, 32, 32, 1), {"FP16": "f2", "UINT8": "u1"}.get(name, "f4")
+    )
     message = {"inputs": [tensor(rows, name, binary_data_size=rows.nbytes)], **outputs}
     return json.dumps(message).encode(), rows.tobytes()
 
@@ -52,7 +54,11 @@ def requests() -> dict[str, tuple[bytes, bytes, int]]:
         "elements of two bytes": (*bytes_of(4, element * (BODY // len(element))), 400),
         "a picture of 32 MB that is none": (*bytes_of(1, as_bytes(bytes(BODY - 4))), 400),
         "64 pictures": (*bytes_of(BATCH, as_bytes(*[picture()] * BATCH)), 200),
-        "base64": (head_of(datatype="BYTES", shape=[1], data=[base64.b64encode(bytes(BODY // 4 * 3)).decode()]), b"", 400),
+        "base64": (
+            head_of(datatype="BYTES", shape=[1], data=[base64.b64encode(bytes(BODY // 4 * 3)).decode()]),
+            b"",
+            400,
+        ),
         "numbers as JSON": (head_of(datatype="FP32", shape=[64, 1, 32, 32], data=flat), b"", 200),
         "a million numbers": (PREFIX + b"0.123456789," * 999_900 + b"1]}]}", b"", 400),
         "a million lists": (PREFIX + b"[]," * 499_900 + b"[]]}]}", b"", 400),
@@ -84,7 +90,14 @@ def test_nothing_takes_the_loop_five_milliseconds(tmp_path: Path, monkeypatch: p
             lines = file.read_text()[skipped:].splitlines()
             skipped += sum(len(line) + 1 for line in lines)
             longest[name] = max(((float(line.split()[0]), line) for line in lines), default=(0.0, ""))
-        for path in ("/", "/metrics", "/v2", "/v2/openapi.json", "/v2/models/digits/stats", "/v2/models/digits/explain"):
+        for path in (
+            "/",
+            "/metrics",
+            "/v2",
+            "/v2/openapi.json",
+            "/v2/models/digits/stats",
+            "/v2/models/digits/explain",
+        ):
             assert server.ask("GET", path).status == 200
             lines = file.read_text()[skipped:].splitlines()
             skipped += sum(len(line) + 1 for line in lines)

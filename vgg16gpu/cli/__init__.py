@@ -109,6 +109,8 @@ class LazyGroup(click.Group):
             _drop_stdout()
             if isinstance(error, BrokenPipeError):
                 sys.exit(EXIT_CHECK_FAILED)  # as click does: nobody reads any more
+            if error.filename is None and _has_no_folder():
+                fail("the working folder was deleted; change to another one", EXIT_USAGE)
             fail(f"{error.filename or 'reading or writing a stream'}: {error.strerror or error}", EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -125,6 +127,14 @@ def fail(message: str, code: int) -> NoReturn:
     """Tell why and exit with `code`."""
     tell(message)
     sys.exit(code)
+
+
+def _has_no_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - the same
+    except OSError:
+        return True
+    return False
 
 
 def _drop_stdout() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ from vgg16gpu.server.limits import allowed_connections
 from vgg16gpu.server.page.layers import explainable
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
 from vgg16gpu.server.supervisor import Supervisor, check_installed
+
+_log = logging.getLogger(__name__)
 
 _DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
 _QUEUE_HELP = "Images that may wait in all, at least a batch in each front end; beyond them requests get 429."
@@ -159,6 +162,8 @@ def serve(options: Options) -> None:
     tokens = _tokens(options.token_file)
     check_tls(options.tls_cert, options.tls_key)
     connections = allowed_connections(options.max_connections)
+    if connections < options.max_connections:
+        tell(f"--max-connections is {connections}, as a process may open so few files here; raise `ulimit -n` for more")
     with ExitStack() as stack:
         address = stack.enter_context(reserved(options.host, options.port))
         log = LogFile.opened(options.access_log) if options.access_log else None
@@ -197,6 +202,8 @@ def _serve(
         fits=notes.preprocess if on_gpu and fit_for(spec) else None,
         decodes=decodes,
     )
+    if notes.preprocess and notes.preprocess.origin.kind == "assumed":
+        _log.warning("%s", notes.preprocess.line(*shape[2:]))
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
     choices = [replace(one, device=device, threads=share) for device, share in zip(names, threads, strict=True)]
     identity = Identity(_files_of(model, options.precision))

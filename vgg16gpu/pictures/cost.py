@@ -9,8 +9,10 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from vgg16gpu.pictures.images import picture_shape
+from vgg16gpu.io.foreign.pictures import opened_picture
+from vgg16gpu.pictures.content import HEAD_NBYTES, picture_kind
 from vgg16gpu.pictures.jpeg_header import read_header
+from vgg16gpu.pictures.limits import check_header
 
 QUICK_PIXELS: Final = 1 << 22  # of a picture that is decoded in some tens of milliseconds
 
@@ -41,7 +43,7 @@ def cost_of(data: bytes) -> Cost:
         return cost_of_jpeg(data, header.height, header.width)
     if shape := _png_shape(data):
         return Cost(*shape, shape[0] * shape[1] <= QUICK_PIXELS)
-    return Cost(*picture_shape(data), is_quick=False)
+    return Cost(*_shape_by_pillow(data), is_quick=False)
 
 
 def cost_of_jpeg(data: bytes, height: int, width: int) -> Cost:
@@ -65,3 +67,16 @@ def _png_shape(data: bytes) -> tuple[int, int] | None:
             shape = height, width
         place += _CHUNK.size + length + 4
     return None
+
+
+def _shape_by_pillow(data: bytes) -> tuple[int, int]:
+    """Return (height, width) by Pillow, which decodes nothing yet; zeros where that cannot be told."""
+    kind = picture_kind(data[:HEAD_NBYTES])
+    if kind is None:
+        return 0, 0
+    try:
+        check_header(data, kind, "")
+        with opened_picture(kind, data) as file:
+            return file.size[1], file.size[0]
+    except Exception:  # its decoder says why
+        return 0, 0

@@ -78,19 +78,6 @@ def decode_by_pillow(data: bytes, name: str, channels: int) -> Pixels:
     return _pixels(_opened(data, name, channels))
 
 
-def picture_shape(data: bytes) -> tuple[int, int]:
-    """(h, w) that an image file says it has, by Pillow, which decodes nothing yet; zeros where that cannot be told."""
-    kind = picture_kind(data[:HEAD_NBYTES])
-    if kind is None:
-        return 0, 0
-    try:
-        check_header(data, kind, "")
-        with _reader(kind)(io.BytesIO(data)) as file:
-            return file.size[1], file.size[0]
-    except Exception:  # whoever decodes it says why
-        return 0, 0
-
-
 def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, name: str) -> Pixels:
     """A picture in RGB, RGBX or L as (height, width, channels) uint8, in the network's order of channels.
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final, NoReturn
@@ -70,6 +71,7 @@ def started(target: Callable[..., None], given: tuple[Any, ...], name: str, pati
     """A child that runs `target(*given, pipe)`, with SIGNALS blocked."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=target, args=(*given, theirs), name=name, daemon=True)
+    resource_tracker.ensure_running()  # who starts it first unblocks signals behind it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         process.start()

@@ -78,8 +78,9 @@ def _no_password() -> str:
 
 
 def _reason(error: Exception) -> str:
-    words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return " ".join(str(words).lower().replace("_", " ").split())
+    if isinstance(error, ssl.SSLError):  # of which the words are OpenSSL's own, in capitals; some have none
+        return error.reason.lower().replace("_", " ") if error.reason else "no PEM in it"
+    return getattr(error, "strerror", None) or str(error)
 
 
 class AccessLog(logging.Handler):

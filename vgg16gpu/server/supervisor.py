@@ -153,7 +153,7 @@ class Supervisor:
                     raise told
                 if isinstance(told, Warm):
                     found[post] = told
-                elif not child.process.is_alive():
+                elif not child.process.is_alive() and not self._is_ending:
                     raise DeviceError(f"{post.name} ended with code {child.process.exitcode}")
         return [] if self._is_ending else [found[post] for post in self._devices]
 
@@ -167,7 +167,7 @@ class Supervisor:
                 told = child.hear()
                 if isinstance(told, Error):
                     raise told
-                if not child.process.is_alive():
+                if not child.process.is_alive() and not self._is_ending:
                     raise DeviceError(f"{post.name} ended with code {child.process.exitcode}, and did not listen")
 
     def _watch(self) -> None:

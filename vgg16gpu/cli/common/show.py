@@ -31,8 +31,11 @@ def heading(screen: Console, text: str) -> None:
 
 
 def from_here(path: str) -> str:
-    """A path below the current folder without that; any other as it is."""
-    here = f"{Path.cwd()}{os.sep}"
+    """A path below the current folder without that; any other as it is, and all where that folder is gone."""
+    try:
+        here = f"{Path.cwd()}{os.sep}"
+    except OSError:
+        return path
     return path.removeprefix(here)
 
 

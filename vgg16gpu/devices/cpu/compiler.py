@@ -108,7 +108,7 @@ class Compiler:
 def find_compiler() -> Compiler:
     """CXX if set, else the first of g++, clang++, c++. Raises DeviceError with what to install."""
     chosen = os.environ.get("CXX", "").strip()
-    candidates = [tuple(shlex.split(chosen))] if chosen else [("g++",), ("clang++",), ("c++",)]
+    candidates = [_words(chosen)] if chosen else [("g++",), ("clang++",), ("c++",)]
     for command in candidates:
         if path := shutil.which(command[0]):
             return _identify((path, *command[1:]))
@@ -118,6 +118,16 @@ def find_compiler() -> Compiler:
         "the cpu device compiles its kernels and needs a C++ compiler: install g++ (apt install g++, "
         "dnf install gcc-c++) or clang++, or set CXX"
     )
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """The words of a command as a shell reads them. Raises DeviceError for quotes that do not end."""
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise DeviceError(
+            f"CXX={shown(command)} is no command: {str(error).lower()}; unset CXX or correct it"
+        ) from error
 
 
 @functools.lru_cache(maxsize=8)

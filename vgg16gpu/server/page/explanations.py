@@ -64,10 +64,12 @@ class Explanations:
             raise _bad(f"layer {shown(layer)}: GET /v2/models/{self._served.name}/explain has the list")
         try:
             whole_value(maps, "maps", 1, _MOST)
+            if index is not None:
+                whole_value(index, "class", 0, _MOST)
         except InputError as error:
             raise _bad(str(error)) from error
-        if index is not None and not (_is_whole(index) and 0 <= index < known.classes):
-            raise _bad(f"class {shown(index)}: this model has {known.classes}, counted from 0")
+        if index is not None and index >= known.classes:
+            raise _bad(f"class {index}: this model has {known.classes}, counted from 0")
         if request.rows is not None and not np.isfinite(request.rows).all():
             raise _bad("the input holds NaN or Inf; clean the data")
 
@@ -154,10 +156,6 @@ class Explanations:
             message["id"] = request.id
         head = json.dumps(message).encode()
         return Body(b"".join((head, raw, pixels)), len(head))
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _bad(message: str) -> RefusedError:
