@@ -5,6 +5,7 @@ Statuses are those of Triton (src/http_server.cc): 400 for INVALID_ARG, 404 for 
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import time
@@ -283,3 +284,26 @@ def test_a10_and_a13_over_http(server) -> None:
     reply = server.ask("POST", f"{PATH}/infer", b"[" * 100_000)
     assert (reply.status, "brackets" in reply.json["error"]) == (400, True)
     assert server.infer(*of_bytes([1], as_bytes(SAMPLE.read_bytes()))).status == 200
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 2, 3, 196_605, 196_606, 196_607, 196_608, 196_609, 400_000])
+def test_base64_is_read_in_pieces_as_at_once(nbytes) -> None:
+    data = np.random.default_rng(nbytes).bytes(nbytes)
+    text = base64.b64encode(data).decode()
+    assert requests._decoded(text) == data
+    for wrong in (
+        text + "A",
+        "A" + text,
+        text + "====",
+        "A===" + text,
+        text[:4] + "A=" + text[6:],
+        "?" + text[1:],
+        "é" * 4,
+    ):
+        try:
+            wanted = base64.b64decode(wrong, validate=True)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"\w"):
+                requests._decoded(wrong)
+        else:
+            assert requests._decoded(wrong) == wanted

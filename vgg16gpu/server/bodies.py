@@ -9,11 +9,15 @@ import numpy as np
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds
 
+_PARTS: Final = 8  # of the largest body: a body of one such part is small
 _WHOLE: Final = 1 << 20  # bytes of a body that granian puts together: longer ones would hold up the loop
 
 
 class Bodies:
-    """The bodies of a front end that are read or worked on."""
+    """The bodies of a front end that are read or worked on.
+
+    Large ones leave room for others: who sends a few of them slowly keeps nobody else out.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -23,9 +27,15 @@ class Bodies:
         """Count a body. Raises RefusedError: 413 too large, 429 too many at once."""
         if nbytes > self._bounds.body:
             raise RefusedError(413, f"the body is larger than {self._bounds.body:,} bytes; send fewer images at once")
-        if self.nbytes + nbytes > self._bounds.bodies:
+        is_small = nbytes <= self._bounds.body // _PARTS
+        if self.nbytes + nbytes > self._bounds.bodies + is_small * self._bounds.body:
             raise RefusedError(429, "too many bodies are being read; try again in a moment", retry=True)
         self.nbytes += nbytes
+
+
+def bodies_nbytes(bounds: Bounds) -> int:
+    """Memory that bodies take at most: what is read, and copies of it that are worked on."""
+    return 2 * (bounds.bodies + bounds.body)
 
 
 class Body:

@@ -14,7 +14,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 class Bounds:
     """What a front end takes at most.
 
-    body: bytes of a request; bodies: of all requests that are under way; pixels: of a picture before it is fitted;
+    body: bytes of a request; bodies: of all large ones that are under way; pixels: of a picture before it is fitted;
     request_pixels: of all pictures of a request; queue: images in slots; connections; deadline: seconds of a request,
     from its head to its answer, and of reading its head.
     """

@@ -21,6 +21,7 @@ from typing import Final
 from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.io.shown import printable
 from vgg16gpu.server import front_end
+from vgg16gpu.server.bodies import bodies_nbytes
 from vgg16gpu.server.children import BEAT, SIGNALS, Child, is_ignored, started
 from vgg16gpu.server.decoding import decoding_nbytes
 from vgg16gpu.server.device import process as device_process
@@ -253,7 +254,7 @@ class Supervisor:
         slots = SlotLayout.of(description).stride * bounds.queue * self._workers
         decoding = decoding_nbytes(bounds)
         values = MOST_VALUES * VALUE_NBYTES
-        held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding + values)
+        held = self._workers * (bodies_nbytes(bounds) + bounds.connections * _BASE_NBYTES + decoding + values)
         names = [each.description.device for each in devices]
         where = names[0] if len(names) == 1 else f"{len(names)} devices: {', '.join(names)}"
         engines = f"{sum(each.resident_nbytes for each in devices) / 1e6:.0f} MB"

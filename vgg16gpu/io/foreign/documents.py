@@ -26,6 +26,19 @@ _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 
 
+def _float(text: str) -> float:
+    return float(text)
+
+
+def _int(text: str) -> int:
+    return int(text)
+
+
+# Numbers of long texts are read by functions of Python: there other threads take turns, which C does not let in.
+_YIELDING: Final[dict[str, Any]] = {"parse_float": _float, "parse_int": _int}
+_LONG: Final = 1 << 22
+
+
 def parse_json(text: str | bytes | bytearray, what: str, most_bytes: int = MOST_BYTES) -> Any:
     """Return what a JSON text says. Raises InputError, which names `what`, where it is none, too long or too deep."""
     if len(text) > most_bytes:
@@ -35,7 +48,7 @@ def parse_json(text: str | bytes | bytearray, what: str, most_bytes: int = MOST_
             text = text.decode(json.detect_encoding(text))
         if _is_deep(text.encode("utf-8", "surrogatepass")):
             raise InputError(f"{what} is JSON with more than {DEEPEST} brackets inside of each other; no more are read")
-        return json.loads(text)
+        return json.loads(text, **_YIELDING) if len(text) > _LONG else json.loads(text)
     except InputError:
         raise
     except (ValueError, RecursionError, MemoryError) as error:  # ValueError: also wrong UTF-8, and 4,301 digits
