@@ -198,8 +198,8 @@ class App:
         check_form(call.header)
         if not self._links.is_ready:
             raise no_device()
-        length = call.header(protocol.JSON_LENGTH)
         body = await call.read()
+        length = requests.head_length(body, call.header(protocol.JSON_LENGTH))
         parse = partial(requests.parse, body, length, self._served.description)
         return (
             parse() if requests.is_quick(body, length) else await self._workers.run(parse, CancelToken(call.deadline))

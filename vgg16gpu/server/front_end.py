@@ -159,6 +159,9 @@ class Handler:
     """What granian calls for each request."""
 
     def __init__(self, app: Any, served: Served, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
+        from vgg16gpu.server.app import Call, refusal  # noqa: PLC0415 - after the folder of metrics is known
+
+        self._call, self._refusal = Call, refusal
         self._app, self._bounds, self._pool, self._metrics = app, served.bounds, pool, metrics
         self._is_ending = is_ending
         self._heads, self._bodies = Heads(served.hosts), Bodies(served.bounds)
@@ -166,8 +169,6 @@ class Handler:
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         """Answer one request, by its deadline at the latest; one whose client has hung up is dropped."""
-        from vgg16gpu.server.app import refusal  # noqa: PLC0415
-
         if scope.proto != "http":
             return
         began = time.monotonic()
@@ -179,7 +180,7 @@ class Handler:
             body.length = self._heads.check(scope)
             reply = await self._answered(scope, protocol, body, began)
         except RefusedError as error:
-            reply, is_wrong = refusal(error), True
+            reply, is_wrong = self._refusal(error), True
         finally:
             self.under_way[is_late] -= 1
             body.close()
@@ -200,21 +201,18 @@ class Handler:
 
     async def _answered(self, scope: Any, protocol: Any, body: Body, began: float) -> Any:
         """The reply; None where the client has hung up before there was one."""
-        from vgg16gpu.server.app import Call, refusal  # noqa: PLC0415
-
-        call = Call(scope.method, scope.path, scope.headers.get, body.read, began + self._bounds.deadline)
-        watch = Watch(protocol)
+        deadline = began + self._bounds.deadline
+        watch = Watch(protocol, deadline)
         try:
-            async with asyncio.timeout(self._bounds.deadline):
-                return await self._app.handle(call)
-        except TimeoutError:
-            seconds = f"{self._bounds.deadline:g} s"
-            late = RefusedError(408, f"the body did not come within {seconds}; send it faster")
-            return refusal(late if body.is_late else too_late())
+            return await self._app.handle(self._call(scope.method, scope.path, scope.headers.get, body.read, deadline))
         except asyncio.CancelledError:
-            if not watch.is_gone:
-                raise
-            return None
+            if watch.is_late:
+                seconds = f"{self._bounds.deadline:g} s"
+                late = RefusedError(408, f"the body did not come within {seconds}; send it faster")
+                return self._refusal(late if body.is_late else too_late())
+            if watch.is_gone:
+                return None
+            raise
         finally:
             watch.end()
 
@@ -226,13 +224,17 @@ class Handler:
 
 
 class Watch:
-    """Cancels the task that makes it when the client hangs up. Most requests end before it looks for the first time."""
+    """Cancels the task that makes it at a deadline, of CLOCK_MONOTONIC, and when the client hangs up.
 
-    def __init__(self, protocol: Any) -> None:
-        self.is_gone = False
-        self._protocol, self._task = protocol, asyncio.current_task()
+    It looks only after a while: most requests end before.
+    """
+
+    def __init__(self, protocol: Any, deadline: float) -> None:
+        self.is_gone = self.is_late = False
+        self._protocol, self._deadline, self._task = protocol, deadline, asyncio.current_task()
         self._watching: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self._begin)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(min(_PATIENCE, self._left()), self._begin)
 
     def end(self) -> None:
         """Look no more."""
@@ -240,12 +242,23 @@ class Watch:
         if self._watching:
             self._watching.cancel()
 
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
     def _begin(self) -> None:
-        self._watching = asyncio.ensure_future(self._look())
+        self._watching = self._loop.create_task(self._look())
+        self._timer = self._loop.call_later(self._left(), self._late)
+
+    def _late(self) -> None:
+        self.is_late = True
+        self._cancel()
 
     async def _look(self) -> None:
         await self._protocol.client_disconnect()
         self.is_gone = True
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._task:
             self._task.cancel()
 

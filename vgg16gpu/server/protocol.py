@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +22,12 @@ from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description, Served, Tensor
 
 JSON_LENGTH: Final = "inference-header-content-length"
+_text: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
 QUICK_VALUES: Final = 4096  # that are written as text in some milliseconds
 QUICK_BYTES: Final = 1 << 20  # that are copied in less than one
 
+_LATER: Final = ["numbers"]  # stands for what is written in pieces; nothing else in an answer is such a list
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -85,6 +89,7 @@ def respond(
     Raises RefusedError (400) for NaN and Inf as JSON.
     """
     told, binary = [], []
+    long: list[npt.NDArray[np.float32]] = []  # outputs whose numbers are written in pieces
     for wanted in request.wanted:
         tensor, rows = description.outputs[wanted.index], outputs[wanted.index]
         names = labels if wanted.index == 0 and len(labels) == tensor.size else ()
@@ -96,31 +101,38 @@ def respond(
         else:
             texts, data = [], np.ascontiguousarray(rows, "<f4").tobytes() if wanted.is_binary else b""
         if wanted.is_binary:
-            told.append(_text({**entry, "parameters": {"binary_data_size": len(data)}}))
+            entry["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
         elif wanted.classes:
-            told.append(_text({**entry, "data": [text.decode() for text in texts]}))
+            entry["data"] = [text.decode() for text in texts]
+        elif rows.size <= QUICK_VALUES:
+            entry["data"] = rows.reshape(-1).tolist()
         else:
-            told.append(f'{_text(entry)[:-1]},"data":[{_numbers(rows)}]}}')
-    last = {"parameters": parameters, **({} if request.id is None else {"id": request.id})}
-    first = _text({"model_name": model, "model_version": "1"})
-    head = f'{first[:-1]},"outputs":[{",".join(told)}],{_text(last)[1:]}'.encode()
-    return Body(b"".join((head, *binary)), len(head) if binary else None)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+            entry["data"] = _LATER
+            long.append(rows)
+        told.append(entry)
+    message: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
+    message["parameters"] = parameters
+    if request.id is not None:
+        message["id"] = request.id
+    try:
+        head = _text(message)
+        if long:
+            parts = head.split(_text(_LATER))
+            numbers = [f"[{_numbers(rows)}]" for rows in long]
+            head = "".join(part for pair in zip_longest(parts, numbers, fillvalue="") for part in pair)
+    except ValueError as error:
+        why = "an output holds NaN or Inf, for which JSON has no word; ask for binary_data"
+        raise RefusedError(400, why) from error
+    text = head.encode()
+    return Body(b"".join((text, *binary)), len(text) if binary else None)
 
 
 def _numbers(rows: npt.NDArray[np.float32]) -> str:
     """Return all numbers as JSON, with commas. They are written in pieces, between which other threads may go on."""
     flat = rows.reshape(-1)
     pieces = (flat[first : first + QUICK_VALUES] for first in range(0, flat.size, QUICK_VALUES))
-    try:
-        return ",".join(_text(piece.tolist())[1:-1] for piece in pieces)
-    except ValueError as error:
-        message = "an output holds NaN or Inf, for which JSON has no word; ask for binary_data"
-        raise RefusedError(400, message) from error
+    return ",".join(_text(piece.tolist())[1:-1] for piece in pieces)
 
 
 def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -> list[bytes]:

@@ -23,7 +23,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.foreign.numbers import whole_number, whole_value
 from vgg16gpu.io.shown import shown
-from vgg16gpu.server.protocol import JSON_LENGTH, QUICK_BYTES, Request, Wanted, accepted, forms
+from vgg16gpu.server.protocol import QUICK_BYTES, Request, Wanted, accepted, forms
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description
 
@@ -42,23 +42,33 @@ _REGION: Final = "shared_memory_region"
 _NUMBERS: Final = (int, float)
 
 
-def is_quick(body: Raw, json_length: str | None) -> bool:
-    """Return whether `parse` takes about a millisecond at most."""
+def head_length(body: Raw, header: str | None) -> int | None:
+    """Return how many bytes of a body are JSON, where binary tensors may follow; None where all of it is JSON.
+
+    header: Inference-Header-Content-Length. Raises RefusedError (400).
+    """
+    if header is None:
+        return None
     try:
-        length = len(body) if json_length is None else _number(json_length, len(body))
-    except InputError:
-        return True  # it is refused at once
-    return length <= QUICK_JSON and len(body) <= QUICK_BYTES
+        return whole_number(header, "Inference-Header-Content-Length", 0, len(body))
+    except InputError as error:
+        raise _bad(f"{error}; the body has {len(body)} bytes") from error
 
 
-def parse(body: Raw, json_length: str | None, description: Description) -> Request:
-    """Return what a request to infer asks for. json_length: the header of that name.
+def is_quick(body: Raw, length: int | None) -> bool:
+    """Return whether `parse` takes about a millisecond at most."""
+    return (len(body) if length is None else length) <= QUICK_JSON and len(body) <= QUICK_BYTES
+
+
+def parse(body: Raw, length: int | None, description: Description) -> Request:
+    """Return what a request to infer asks for. length: from `head_length`.
 
     Raises RefusedError: 400, 404 for what is not here, 413.
     """
-    head, binary = _split(body, json_length)
+    whole = memoryview(body)
+    binary = whole[len(whole) if length is None else length :]
     try:
-        return _parsed(_json(head), binary, description)
+        return _parsed(_json(bytes(whole[:length])), binary, description)
     except InputError as error:  # of the readers of foreign numbers and documents
         raise _bad(str(error)) from error
 
@@ -85,21 +95,6 @@ def _parsed(document: Any, binary: memoryview, description: Description) -> Requ
         pictures = _texts(tensor, shape[0]) if raw is None else _elements(raw, shape[0])
         return Request(identity, None, pictures, wanted, parameters)
     return Request(identity, _numbers(tensor, shape, raw, description), (), wanted, parameters)
-
-
-def _split(body: Raw, json_length: str | None) -> tuple[bytes, memoryview]:
-    if json_length is None:
-        return bytes(body), memoryview(b"")
-    try:
-        length = _number(json_length, len(body))
-    except InputError as error:
-        raise _bad(f"{error}; the body has {len(body)} bytes") from error
-    whole = memoryview(body)
-    return bytes(whole[:length]), whole[length:]
-
-
-def _number(text: str, most: int) -> int:
-    return whole_number(text, JSON_LENGTH.title(), 0, most)
 
 
 def _json(text: bytes) -> Any:
