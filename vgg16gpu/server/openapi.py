@@ -11,10 +11,11 @@ from vgg16gpu.server.served import Description, Served, Tensor
 _ERRORS: Final[Mapping[int, str]] = {
     400: "The request makes no sense.",
     401: "No valid token.",
-    404: "No such path or model.",
+    404: "No such path, model or version, or memory that clients share.",
     408: "The body came too slowly.",
-    413: "Too many bytes, or a picture of too many pixels.",
+    413: "Too many bytes, or pictures of too many pixels.",
     415: "Another Content-Type, or a body that is packed.",
+    421: "The Host is none of the server's names.",
     429: "Too many images or bodies wait; Retry-After says when to come again.",
     503: "No device process is there, the deadline has passed, or the server ends.",
 }
