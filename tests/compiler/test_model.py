@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +13,14 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import helper
 
 import vgg16gpu
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler import model as model_module
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx import file as onnx_file
 from vgg16gpu.errors import InputError, ModelError
@@ -130,3 +135,53 @@ def test_what_is_no_model_is_named() -> None:
 
 def test_the_package_exports_it() -> None:
     assert vgg16gpu.Model is Model
+
+
+def sized(shape: Sequence[int], nodes: Sequence[tuple[str, list[str], str, dict[str, Any]]]) -> onnx.ModelProto:
+    """A file of a few bytes whose input claims a shape."""
+    made = [helper.make_node(op, operands, [result], **options) for op, operands, result, options in nodes]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    constants = [onnx.numpy_helper.from_array(np.float32([3]), "c")]
+    graph = helper.make_graph(made, "graph", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+POOLED: list[tuple[str, list[str], str, dict[str, Any]]] = [
+    ("Sub", ["t", "c"], "s", {}),
+    ("GlobalAveragePool", ["s"], "p", {}),
+    ("Flatten", ["p"], "y", {}),
+]
+FIRST: list[tuple[str, list[str], str, dict[str, Any]]] = [("Identity", ["x"], "t", {}), *POOLED]
+LAST: list[tuple[str, list[str], str, dict[str, Any]]] = [("Transpose", ["x"], "t", {"perm": [0, 3, 1, 2]}), *POOLED]
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes", "message"),
+    [
+        ([1, 2**31, 4, 4], FIRST, "too many values: an image has fewer than"),
+        ([1, 2**62, 2**62, 4], FIRST, "too many values"),
+        ([1, 3, 2**31, 2**31], FIRST, "too many values"),
+        ([2**40, 3, 4, 4], FIRST, "too many values"),
+        ([1, 2**31], [("Relu", ["x"], "y", {})], "too many values"),
+        ([1, 2**30, 1, 1], FIRST, "1,073,741,824 channels; an engine takes at most 65,536"),
+        ([1, 1, 1, 2**30], LAST, "1,073,741,824 channels; an engine takes at most 65,536"),
+        ([65536, 3, 4, 4], FIRST, "65,536 images; an engine takes at most 65,535"),
+    ],
+)
+def test_a13_sizes_of_the_input_are_checked_before_anything_is_made_of_them(
+    shape: list[int], nodes: list[tuple[str, list[str], str, dict[str, Any]]], message: str
+) -> None:
+    model = Model(sized(shape, nodes))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match=message):
+            model.preprocess(model.graph(), (1, *shape[1:]))
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a13_many_numbers_are_no_classes_with_names() -> None:
+    graph = Model(sized([1, 2**30], [("Relu", ["x"], "y", {})])).graph()
+    assert class_count(infer_shapes(graph, (1, 2**30))["y"]) == 0

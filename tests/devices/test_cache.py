@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.devices import cache
+from vgg16gpu.devices import cache, own_files
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.errors import KernelError
 
@@ -41,7 +42,7 @@ class Builder:
 
 
 def fetch(builder: Callable[[Path], None], *parts: bytes | str) -> Path:
-    return KernelCache("cpu").fetch(parts or ("source",), ".so", builder)
+    return KernelCache("cpu").fetch(parts or ("source",), ".so", builder).path
 
 
 def test_a_second_fetch_builds_nothing(folder: Path) -> None:
@@ -84,9 +85,9 @@ def test_a_damaged_entry_is_rebuilt(damaged: bytes) -> None:
 def test_an_entry_that_the_check_refuses_is_rebuilt() -> None:
     old, new = Builder(b"for an older card"), Builder(b"for this card")
     fetch(old)
-    path = KernelCache("cpu").fetch(("source",), ".so", new, lambda content: b"this" in content)
-    assert path.read_bytes() == b"for this card"
-    assert fetch(old) == path
+    found = KernelCache("cpu").fetch(("source",), ".so", new, lambda content: b"this" in content)
+    assert found.content == found.path.read_bytes() == b"for this card"
+    assert fetch(old) == found.path
 
 
 def test_an_interrupted_build_leaves_nothing_that_counts(folder: Path) -> None:
@@ -145,7 +146,7 @@ def test_a_folder_that_others_can_write_is_refused(
     folder.chmod(0o700)
     (folder / inner).chmod(mode)
     uses_a_private_folder(
-        caplog, folder, rf"can be written by others \(mode {mode:o}; chmod 700 it\): kernels are compiled anew"
+        caplog, folder, rf"can be written by others \(mode {mode:o}\), so code .*; delete the folder, .* compiled anew"
     )
     assert list((folder / "cpu").iterdir()) == []
 
@@ -162,7 +163,7 @@ def test_an_unwritable_folder_costs_one_warning(
 ) -> None:
     folder.mkdir(mode=0o500)
     if os.geteuid() == 0:  # root may write everywhere but on a read-only file system, where access says no, too
-        monkeypatch.setattr(os, "access", lambda *_: False)
+        monkeypatch.setattr(os, "access", lambda path, _: folder not in (path, *path.parents))
     uses_a_private_folder(caplog, folder, "is not writable")
 
 
@@ -182,7 +183,7 @@ def test_the_private_folder_goes_with_the_process(folder: Path, tmp_path: Path) 
         "import warnings; warnings.simplefilter('ignore')\n"
         "from vgg16gpu.devices.cache import KernelCache\n"
         "import os\n"
-        "path = KernelCache('cpu').fetch(['a'], '.so', lambda path: path.write_bytes(b'x') and None)\n"
+        "path = KernelCache('cpu').fetch(['a'], '.so', lambda path: path.write_bytes(b'x') and None).path\n"
         "child = os.fork()\n"
         "if child == 0: raise SystemExit(0)\n"
         "os.waitpid(child, 0)\n"
@@ -222,8 +223,8 @@ def test_parallel_processes_see_whole_entries_only(folder: Path) -> None:
         "    with path.open('wb') as file:\n"
         "        for _ in range(100): file.write(b'0123456789' * 100); file.flush()\n"
         "for i in range(20):\n"
-        "    path = KernelCache('cpu').fetch([str(i)], '.so', build)\n"
-        "    assert path.read_bytes() == b'0123456789' * 10000\n"
+        "    found = KernelCache('cpu').fetch([str(i)], '.so', build)\n"
+        "    assert found.content == found.code.read_bytes() == b'0123456789' * 10000\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
     running = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], env=environment) for _ in range(4)]
@@ -243,7 +244,7 @@ def test_of_processes_that_want_the_same_one_builds(folder: Path, tmp_path: Path
         "    time.sleep(0.2)\n"
         "    path.write_bytes(b'once')\n"
         "def fetch(number):\n"
-        "    return KernelCache('cpu').fetch([str(number % 3)], '.so', build).read_bytes()\n"
+        "    return KernelCache('cpu').fetch([str(number % 3)], '.so', build).content\n"
         "with ThreadPoolExecutor(6) as pool:\n"
         "    assert list(pool.map(fetch, range(6))) == [b'once'] * 6\n"
     )
@@ -270,3 +271,98 @@ def test_where_files_cannot_be_locked_it_builds_all_the_same(folder: Path) -> No
     (folder / ".cpu.lock").mkdir(parents=True)
     folder.chmod(0o700)
     assert fetch(Builder()).read_bytes() == b"compiled"
+
+
+# What others may have put there while they could
+
+
+def planted(folder: Path, content: bytes = b"planted", key: str = "") -> Path:
+    """An entry as its name wants it: the key of what is built, the digest of what is in it."""
+    key = key or fetch(Builder()).name.partition("-")[0]
+    KernelCache("cpu").clear()
+    path = folder / "cpu" / f"{key}-{cache._digest(content)}.so"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+def test_a9_an_entry_of_ours_is_taken(folder: Path) -> None:
+    planted(folder)
+    assert fetch(Builder()).read_bytes() == b"planted"  # the control: its name is right
+
+
+@root_only
+def test_a9_an_entry_of_somebody_else_is_not_taken_whatever_mode_the_folder_has_now(folder: Path) -> None:
+    path = planted(folder)
+    os.chown(path, 12345, 12345)
+    assert fetch(Builder()).read_bytes() == b"compiled"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a9_nor_is_one_that_others_can_write(folder: Path, mode: int) -> None:
+    planted(folder).chmod(mode)
+    assert fetch(Builder()).read_bytes() == b"compiled"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "dangling"])
+def test_a9_nor_what_is_no_file_of_its_own(folder: Path, tmp_path: Path, kind: str) -> None:
+    path = planted(folder)
+    path.unlink()
+    if kind == "link":
+        (tmp_path / "elsewhere").write_bytes(b"planted")
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)  # who opens it to read waits for a writer
+    else:
+        path.mkdir()
+    assert fetch(Builder()).read_bytes() == b"compiled"
+
+
+def test_a9_a_linked_lock_or_a_pipe_holds_nobody_up(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / ".cpu.lock")
+    assert fetch(Builder()).read_bytes() == b"compiled"
+    (folder / ".cpu.lock").unlink()
+    (folder / ".cpu.lock").symlink_to(tmp_path / "made")
+    assert fetch(Builder(), "another").read_bytes() == b"compiled"
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("whose", ["of kinds", "of one kind"])
+def test_a9_what_is_loaded_is_what_was_checked(folder: Path, tmp_path: Path, whose: str) -> None:
+    """Whoever can rename a folder above puts another one in its place between the check and the load."""
+    found = KernelCache("cpu").fetch(["source"], ".so", Builder())
+    place = folder if whose == "of kinds" else folder / "cpu"
+    place.rename(tmp_path / "moved")
+    (folder / "cpu").mkdir(parents=True)
+    found.path.write_bytes(b"swapped!")
+    assert found.code.read_bytes() == found.content == b"compiled"
+
+
+def test_a9_a_link_in_place_of_the_inner_folder_is_refused(
+    caplog: pytest.LogCaptureFixture, folder: Path, tmp_path: Path
+) -> None:
+    folder.mkdir(mode=0o700)
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (folder / "cpu").symlink_to(tmp_path / "elsewhere")
+    uses_a_private_folder(caplog, folder, "has no usable folder 'cpu'")
+
+
+def test_a9_a_folder_that_is_deleted_is_made_anew(folder: Path) -> None:
+    builder = Builder()
+    first = fetch(builder)
+    shutil.rmtree(folder)
+    assert fetch(builder) == first
+    assert first.read_bytes() == b"compiled"
+    assert builder.calls == 2
+
+
+def test_a9_folders_stay_open_in_small_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(40):
+        monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / str(number)))
+        fetch(Builder())
+    assert len(list(Path("/proc/self/fd").iterdir())) <= count + own_files._MOST_KEPT

@@ -72,3 +72,53 @@ def test_files_that_are_no_labels(tmp_path):
         labels.load(tmp_path / "binary", 2)
     with pytest.raises(InputError, match=r"^'/dev/zero' has more than 1,048,576 bytes"):
         labels.load("/dev/zero", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0: 'cat',\n 1: 'dog'}",  # the gist that most take for ImageNet has as many lines as classes
+        "{0: 'cat', 1: \"dog\",}",
+        "{1: 'dog', 0: 'cat'}",
+        '{"0": "cat",\n "1": "dog"}',
+        '{"0": ["n02121808", "cat"], "1": ["n02084071", "dog"]}',  # imagenet_class_index.json
+        '{"dog": 1, "cat": 0}',  # class_to_idx of torchvision, class_indices of Keras
+        "{'dog': 1, 'cat': 0}",
+        '["cat",\n "dog"]',
+        "['cat', 'dog']",
+        "[\n'cat',\n'dog',\n]\n",
+    ],
+)
+def test_q10_a_list_or_dict_of_python_or_json_is_read(text, tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text(text)
+    assert labels.load(path, 2) == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{0: 'cat',\n1: 'dog'", "begins as a dict of Python or JSON and is none: SyntaxError; give one name a line"),
+        ("{0: cat,\n1: dog}", "begins as a dict of Python or JSON and is none: ValueError"),
+        ("{" * 5000, "begins as a dict of Python or JSON and is none"),
+        ("{0: 'cat',\n2: 'dog'}", "is a dict that does not name classes 0, 1, 2"),
+        ("{'cat': 0,\n'dog': 0}", "is a dict that does not name classes"),
+        ("{True: 'cat',\nFalse: 'dog'}", "is a dict that does not name classes"),
+        ("{0: ['cat'],\n1: [[]]}", "is a dict that does not name classes"),
+        ("{'cat',\n'dog'}", "is a set that does not name classes"),
+        ("[['cat'],\n['dog']]", "is a list that does not name classes"),
+        ("{0: 'cat', 1: 'dog', 2: 'cow'}", "has 3 class names, the model has 2 scores"),
+        ("{-1: 'cat',\n0: 'dog'}", "is a dict that does not name classes"),
+    ],
+)
+def test_q10_what_is_none_is_refused(text, message, tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        labels.load(path, 2)
+
+
+def test_names_may_begin_with_a_bracket(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("[UNK]\ndog\n")
+    assert labels.load(path, 2) == ("[UNK]", "dog")

@@ -119,5 +119,5 @@ def test_kernels_in_a_folder_of_any_name(tmp_path, monkeypatch, caplog):
     source = folder / "own.cu"
     source.write_text('#include "common.cuh"\nextern "C" __global__ void own(float* y) { y[0] = 1; }\n')
     (library,) = compile_units([Unit(str(source))], "poison", 1).values()
-    assert library.is_file()
+    assert library.path.is_file()
     assert [record.getMessage() for record in caplog.records] == [f"compiling {source} for the CPU"]

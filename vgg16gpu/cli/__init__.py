@@ -103,6 +103,8 @@ class LazyGroup(click.Group):
             fail(error.format_message(), EXIT_USAGE)
         except click.Abort:
             fail("interrupted", EXIT_INTERRUPTED)
+        except MemoryError as error:
+            fail(f"not enough memory: {error or 'none is left'}; take a smaller model, image or batch", EXIT_USAGE)
         except Warning as warning:  # where the user made errors of them
             fail(str(warning), EXIT_USAGE)
         except OSError as error:

@@ -25,17 +25,18 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, share_lines, table
-from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.histogram import METHOD
 from vgg16gpu.compiler.quantization.scale_file import scales_path, write_scales
 from vgg16gpu.errors import ModelError
-from vgg16gpu.io.files import check_writable
+from vgg16gpu.io.files import check_outputs
 from vgg16gpu.pictures.inputs import NamedInput, listed, spec_of
 from vgg16gpu.pictures.reading import read_inputs
 from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
 
+_SCALES = "the file of scales"
 _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
 
 
@@ -79,14 +80,17 @@ def calibrate_command(**values: Any) -> None:
             f"{path}: has scales of its own (QuantizeLinear), which int8 takes, and no others; run it with "
             "--precision int8, or calibrate the float32 model"
         )
-    check_writable(scales_path(path), "the file of scales")
+    check_outputs({_SCALES: scales_path(path)})
     shape = resolve_input_shape(graph, options.batch or graph.input.shape[0] or 1, options.size)
     notes = model_notes(model, graph, shape, options.pixels, None)
     listing = listed([options.images])
+    check_outputs({_SCALES: scales_path(path)}, (("an input", file) for file in listing.files))
     files = _spread(listing.files, options.limit)
     read = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
     first = next(read)  # before the engine is built, so that a wrong folder costs no compilation
     preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
+    if preprocess and options.as_json and (told := preprocess.assumption(*shape[2:])):  # the table has a line of it
+        tell(f"warning: {told}; --preprocess says how")
     inputs = itertools.islice(itertools.chain([first], read), options.limit)
     with closing(read), progress(quiet=options.as_json) as bar:
         images = bar.track(inputs, total=len(files), description="images")

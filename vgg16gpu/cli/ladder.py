@@ -17,6 +17,7 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.options import device_option, find_model, json_option, model_argument, size_option
 from vgg16gpu.cli.common.parsing import parse_names
 from vgg16gpu.cli.common.show import add_row, console, heading, print_json, table
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
@@ -36,7 +37,7 @@ _INPUTS_HELP = (
 _RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. Default: every one."
 
 
-@click.command("ladder")
+@click.command("ladder", cls=WritingCommand)
 @model_argument()
 @device_option
 @click.option("--rungs", callback=parse_names(LETTERS), metavar="LETTERS", help=_RUNGS_HELP)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vgg16gpu.cli.common.show import megabytes
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.io.shown import printable
 from vgg16gpu.report.folder import Results, find_results
@@ -21,7 +22,7 @@ _RESULTS_HELP = (
 _NAMED = 3  # files in the line behind it
 
 
-@click.command("report")
+@click.command("report", cls=WritingCommand)
 @click.option("--results", "named", type=click.Path(path_type=Path), multiple=True, metavar="PATH", help=_RESULTS_HELP)
 @click.option("--package", is_flag=True, help="Show the package's own records, which are in a checkout.")
 @click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=True, metavar="FILE")
@@ -36,6 +37,7 @@ def report_command(named: tuple[Path, ...], package: bool, output: Path) -> None
         raise click.UsageError("--results and --package exclude each other")
     check_outputs({"--output": output})
     results = find_results(named, package=package)
+    check_outputs({"--output": output}, (("a record", record.path) for record in results.found))
     text = page(results).encode(errors="backslashreplace")  # folders may have any name
     with atomic_writer(output) as file:
         file.write(text)

@@ -24,6 +24,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
@@ -111,7 +112,7 @@ class Options:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command("serve")
+@click.command("serve", cls=WritingCommand)
 @model_argument(required=True)
 @click.option(
     "--name", metavar="NAME", help="What clients call the model. Default: the file's name without its ending."

@@ -27,6 +27,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_batches
 from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph
@@ -68,7 +69,7 @@ class Options:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("tune")
+@click.command("tune", cls=WritingCommand)
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
 @click.option("--model", "named", multiple=True, metavar="FILE", help="The same as MODEL; may be given several times.")
 @precisions_option(",".join(PRECISIONS))

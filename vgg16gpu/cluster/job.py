@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.foreign.documents import OTHER_FORM, parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, read_lines
 from vgg16gpu.io.foreign.numbers import whole_value
+from vgg16gpu.io.foreign.outputs import Named, refuse_read_files
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.results import Columns, RunRecord
 from vgg16gpu.io.results.record import refuse_other_run
@@ -39,6 +40,7 @@ MOST_OF_SHARD: Final = 1 << 40  # inputs, that a record may say
 EACH: Final = 8  # shards for each worker, where there are inputs enough: the last ones end at about the same time
 
 _JOB: Final = "_job.json"
+_PART: Final = "part-"
 _KEYS: Final = ("run", "shard_size")
 
 
@@ -119,6 +121,14 @@ class JobFolder:
                 f"--output '{printable(str(self.path))}' holds '{printable(others[0])}' and no job; name a new folder"
             )
 
+    def refuse_own(self, reads: Iterable[Named]) -> None:
+        """Raise InputError where one of `reads`, what is read, is a file that the job writes here.
+
+        The list that it has written may be given to it again.
+        """
+        written = (path for path in self.path.glob("*") if path.name.startswith((_PART, _JOB, "_summary", "_SUCCESS")))
+        refuse_read_files((("--output", path) for path in written), reads)
+
     def shard_size(self) -> int | None:
         """How the job that is there is cut; None without one. Raises InputError for a broken file."""
         found = self._read()
@@ -138,7 +148,7 @@ class JobFolder:
 
     def part(self, shard: int) -> Path:
         """Where the rows of a shard are, once they are whole."""
-        return self.path / f"part-{shard:05}.parquet"
+        return self.path / f"{_PART}{shard:05}.parquet"
 
     def temporary(self, shard: int) -> Path:
         """A name that nobody else has, for rows that are not whole."""

@@ -28,7 +28,14 @@ from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.runtime.answers.classify import Answer, PathLike, class_names_of, named, wanted_preprocess
+from vgg16gpu.runtime.answers.classify import (
+    Answer,
+    PathLike,
+    class_names_of,
+    named,
+    wanted_preprocess,
+    warn_of_assumption,
+)
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
@@ -171,7 +178,11 @@ class EnginePool(Closing):
             folder.require_one()
             ranking = Ranking(top, gives_probabilities(engine.graph))
             with self.answers(folder, ranking, decode if on_device else None) as stream:
+                if listing.has_pictures:
+                    warn_of_assumption(self.model, wanted, sample)
                 yield from named(stream, class_names_of(self.model, engine, class_names))
+                if "uint8" in stream.element_types:
+                    warn_of_assumption(self.model, wanted, sample)
 
     @contextmanager
     def answers(self, folder: Folder, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:

@@ -15,8 +15,8 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.io.results import record_path
-from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
+from vgg16gpu.io.results import open_results, record_path
+from vgg16gpu.io.results.parquet_results import partial_path
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import Listing
@@ -108,7 +108,7 @@ class ShardWorker(Closing):
                 apart=self.pool.has_processes,
             ) as reading,
             self.pool.answers(reading, ranking, self._decode) as stream,
-            ParquetFile(path, job.columns, job.run, resume=False) as results,
+            open_results(path, job.columns, job.run) as results,
         ):
             answers: Answers
             for answers in stream:

@@ -37,6 +37,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 
+MOST_CLASSES: Final = 1 << 20  # more numbers are features: each class has a name
 _SLACK: Final = 1e-3  # by which probabilities may leave 0..1: who adds 1e-7 still means them
 
 
@@ -60,7 +61,8 @@ def class_count(shape: Shape) -> int:
     (N, K) has K, and so has what has no more elements: (N, K, 1, 1) of a network without fully connected layers.
     """
     row = shape[1:]
-    return math.prod(row) if len(row) == 1 or (row and math.prod(row) == max(row)) else 0
+    count = math.prod(row)
+    return count if row and count <= MOST_CLASSES and (len(row) == 1 or count == max(row)) else 0
 
 
 def gives_probabilities(graph: Graph) -> bool:
@@ -162,7 +164,7 @@ def _source(op: Op, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> 
     """The one element from which an op makes element `index` of its result, growing with it."""
     x = shapes[op.x]
     match op:
-        case Identity() | Relu():
+        case Identity() | Relu() | Clip(others=()) | FakeQuantize():
             return Element(op.x, index)
         case Flatten() | Reshape():
             place = np.ravel_multi_index(index, shapes[op.y])

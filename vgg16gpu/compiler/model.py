@@ -9,7 +9,7 @@ from typing import Any, Self, TypeAlias, Union, cast
 
 import onnx
 
-from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.choices import MAX_BATCH, MAX_CHANNELS, PRECISIONS
 from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
@@ -102,7 +102,9 @@ class Model:
             prepared = _without_rounding(loaded, keeps_scales=is_int8)
             rounds_nothing = prepared is loaded
             shared = self._graphs.get((loaded.outputs, not is_int8, outputs is None)) if rounds_nothing else None
-            self._graphs[key] = shared or self._with_size(simplify(prepared, passes=IMAGE_PASSES), loaded, outputs)
+            graph = shared or self._with_size(simplify(prepared, passes=IMAGE_PASSES), loaded, outputs)
+            _check_counts(self.name, graph)
+            self._graphs[key] = graph
         return self._graphs[key]
 
     def _with_size(self, graph: Graph, loaded: Graph, outputs: Sequence[str] | None) -> Graph:
@@ -145,6 +147,18 @@ def _check_input(model: str, graph: Graph) -> None:
             f"{model}: input '{graph.input.name}' has shape {graph.input.shape}; an engine takes (N, C, H, W) or "
             f"(N, F); {SESSION}"
         )
+
+
+def _check_counts(model: str, graph: Graph) -> None:
+    """Refuse more images or channels than an engine takes. graph: simplified, with its channels in their place."""
+    batch, channels = graph.input.shape[:2]
+    is_images = len(graph.input.shape) == 4
+    for what, found, most in (("images", batch, MAX_BATCH), ("channels", is_images and channels, MAX_CHANNELS)):
+        if found and found > most:
+            raise ModelError(
+                f"{model}: input '{graph.input.name}' has shape {graph.input.shape}, {found:,} {what}; an engine takes "
+                f"at most {most:,}; export the model with fewer, or {SESSION}"
+            )
 
 
 def _without_rounding(graph: Graph, *, keeps_scales: bool) -> Graph:

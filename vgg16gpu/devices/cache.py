@@ -2,7 +2,8 @@
 
 An entry is one file `<key>-<digest><suffix>`: the key says what it was compiled from, the digest what the file must
 contain. Both lie in the name, so an entry appears whole, by one rename, and a damaged one betrays itself. Loading an
-entry runs its code; hence the folder must be ours alone.
+entry runs its code; hence the folder and each entry must be ours alone (`own_files.py`), and code is loaded by the
+folder that was checked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import struct
 import tempfile
 import threading
@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vgg16gpu.devices.own_files import OwnFolder, UntrustedError, open_own_folder
 from vgg16gpu.errors import KernelError
 
-_PRIVATE = 0o700
 _KEY_DIGITS = 32  # of SHA-256, in a file name
 _TEMPORARY = ".building-"
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process: struct flock of 64-bit Linux
@@ -63,19 +63,39 @@ def cache_dir() -> Path:
 def refusal(folder: Path) -> str | None:
     """Why `folder` (created if absent) cannot be trusted or used, or None if it can."""
     try:
-        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        return f"cannot be created: {error.strerror or error}"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is not a folder"
-    if status.st_uid != os.geteuid():
-        return f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o}; chmod 700 it)"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return "is not writable"
+        open_own_folder(folder)
+    except UntrustedError as error:
+        return str(error)
     return None
+
+
+class Found(NamedTuple):
+    """An entry that was checked: its content, and where it is.
+
+    is_new: it was built just now. `folder` keeps `code` good for as long as this object lives.
+    """
+
+    folder: OwnFolder
+    name: str
+    content: bytes
+    is_new: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where it lies, for people and for what runs no code of it."""
+        return self.folder.path / self.name
+
+    @property
+    def code(self) -> Path:
+        """The same file for who loads it: by the folder that was checked, whatever `path` means by now."""
+        return self.folder.place(self.name)
+
+    def discard(self) -> None:
+        """Remove it from the cache: it is of no use. Raises KernelError."""
+        try:
+            self.folder.remove(self.name)
+        except OSError as error:
+            raise KernelError(f"cannot remove {self.path} from the kernel cache: {error.strerror}") from error
 
 
 class KernelCache:
@@ -95,25 +115,26 @@ class KernelCache:
         suffix: str,
         build: Callable[[Path], None],
         check: Callable[[bytes], bool] | None = None,
-    ) -> Path:
-        """The file compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU model).
+    ) -> Found:
+        """What is compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU model).
 
         A missing entry is made: `build(path)` must write the file `path`, whose name ends in `suffix`. An entry whose
-        content does not match its digest, or that `check` refuses, is rebuilt. Raises whatever `build` raises, and
-        KernelError if the result cannot be stored.
+        content does not match its digest, that others can have written, or that `check` refuses, is rebuilt. Raises
+        whatever `build` raises, and KernelError if the result cannot be stored.
         """
-        folder, key = self._usable_folder(), self._key(key_parts, suffix)
+        root, folder = self._usable_folder()
+        key = self._key(key_parts, suffix)
         if found := _find(folder, key, suffix, check):
-            return found[0]
-        with _only_builder(folder, key):
+            return found
+        with _only_builder(root, folder, key):
             found = _find(folder, key, suffix, check)  # another process may have built it meanwhile
-            return found[0] if found else _store(folder, key, suffix, build)
+            return found or _store(folder, key, suffix, build)
 
     def find(
         self, key_parts: Sequence[bytes | str], suffix: str, check: Callable[[bytes], bool] | None = None
-    ) -> tuple[Path, bytes] | None:
-        """The entry of these parts and its content, if there is a sound one."""
-        return _find(self._usable_folder(), self._key(key_parts, suffix), suffix, check)
+    ) -> Found | None:
+        """The entry of these parts, if there is a sound one."""
+        return _find(self._usable_folder()[1], self._key(key_parts, suffix), suffix, check)
 
     def _key(self, key_parts: Sequence[bytes | str], suffix: str) -> str:
         return _digest_of_parts([self.kind, suffix, *key_parts])
@@ -145,18 +166,22 @@ class KernelCache:
                 removed += not path.name.startswith(_TEMPORARY)
         return removed
 
-    def _usable_folder(self) -> Path:
+    def _usable_folder(self) -> tuple[OwnFolder, OwnFolder]:
+        """The folder of all kinds, and the one of this kind in it."""
         root = cache_dir()
         with _fallback_lock:
-            if root in _fallbacks:
-                root = _fallbacks[root]
-            elif reason := refusal(root) or refusal(root / self.kind):
-                _fallbacks[root] = _private_folder(root)
-                _log.warning(_REFUSED, root, reason)
-                root = _fallbacks[root]
-        folder = root / self.kind
-        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        return folder
+            if root not in _fallbacks:
+                try:
+                    folder = open_own_folder(root)
+                    return folder, folder.inner(self.kind)
+                except UntrustedError as error:
+                    _fallbacks[root] = _private_folder(root)
+                    _log.warning(_REFUSED, root, error)
+            try:
+                folder = open_own_folder(_fallbacks[root])
+                return folder, folder.inner(self.kind)
+            except UntrustedError as error:
+                raise KernelError(f"no folder for compiled kernels: {_fallbacks[root]} {error}") from error
 
 
 def _private_folder(refused: Path) -> Path:
@@ -194,61 +219,62 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _named(folder: Path, key: str, suffix: str) -> list[Path]:
+def _find(folder: OwnFolder, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> Found | None:
+    """A sound entry of this key; others are removed on the way."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - Path.glob takes ten times as long, for each kernel of a start
+        names = folder.names()
     except OSError:
-        return []
-    return [folder / name for name in sorted(names) if name.startswith(f"{key}-") and name.endswith(suffix)]
-
-
-def _find(folder: Path, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> tuple[Path, bytes] | None:
-    """A sound entry of this key; damaged ones are removed on the way."""
-    for path in _named(folder, key, suffix):
-        try:
-            content = path.read_bytes()
-            if path.name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
-                _log.debug("taken from the kernel cache: %s", path)
-                return path, content
-            _log.debug("removed from the kernel cache, damaged or of another compiler: %s", path)
-            path.unlink(missing_ok=True)
-        except OSError:  # unreadable, or removed by another process: as good as absent
+        return None
+    for name in names:
+        if not (name.startswith(f"{key}-") and name.endswith(suffix)):
             continue
+        content = folder.read(name)
+        if content is not None and name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
+            _log.debug("taken from the kernel cache: %s", folder.path / name)
+            return Found(folder, name, content)
+        _log.debug("removed from the kernel cache, damaged, not ours or of another compiler: %s", folder.path / name)
+        with contextlib.suppress(OSError):  # a folder: as good as absent
+            folder.remove(name)
     return None
 
 
 @contextlib.contextmanager
-def _only_builder(folder: Path, key: str) -> Iterator[None]:
+def _only_builder(root: OwnFolder, folder: OwnFolder, key: str) -> Iterator[None]:
     """Wait while another process or thread builds the same entry: twice the work would be twice the time.
 
     One byte of one file is locked for each key. Where files cannot be locked, both build.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            file = stack.enter_context(folder.with_name(f".{folder.name}.lock").open("ab"))
+            number = root.lock_file(f".{folder.path.name}.lock")
+            stack.callback(os.close, number)
             place = int(key[:8], 16)
-            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+            fcntl.fcntl(number, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
             # Closing the file would not unlock it while a forked child has it.
             unlock = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0)
-            stack.callback(fcntl.fcntl, file, fcntl.F_OFD_SETLK, unlock)
+            stack.callback(fcntl.fcntl, number, fcntl.F_OFD_SETLK, unlock)
         yield
 
 
-def _store(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
+def _store(folder: OwnFolder, key: str, suffix: str, build: Callable[[Path], None]) -> Found:
     """Build under a temporary name in the same folder, then rename: other processes see all of it or nothing."""
     temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, suffix=suffix, dir=folder)
-        os.close(descriptor)
-        temporary = Path(name)
+        temporary = folder.make(_TEMPORARY, suffix)
         build(temporary)
-        temporary.chmod(0o600)  # a linker leaves what the umask allows
-        target = folder / f"{key}-{_digest(temporary.read_bytes())}{suffix}"
-        _log.debug("put into the kernel cache: %s", target)
-        os.replace(temporary, target)  # noqa: PTH105 - Path.replace says nothing of being atomic
+        folder.make_private(temporary.name)
+        content = folder.read(temporary.name)
+        if content is None:
+            raise OSError("what was compiled is not there")
+        target = f"{key}-{_digest(content)}{suffix}"
+        _log.debug("put into the kernel cache: %s", folder.path / target)
+        folder.rename(temporary.name, target)
     except OSError as error:
-        raise KernelError(f"cannot store a compiled kernel in {folder}: {error.strerror or error}") from error
+        raise KernelError(
+            f"cannot store a compiled kernel in {folder.path}: {error.strerror or error}; delete that folder, or set "
+            "VGG16GPU_CACHE to another one"
+        ) from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    return target
+            folder.remove(temporary.name)
+    return Found(folder, target, content, is_new=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.foreign.outputs import Named, refuse_read_files, temporary_path
 
 Progress: TypeAlias = Callable[[int, int], None]  # (done, total), in units of the caller's choice
 
@@ -22,10 +23,10 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     when `path` is there and no regular file: a folder, a device, a pipe.
     """
     target = target_of(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = temporary_path(target)
     try:
         try:
-            with temporary.open("wb") as stream:
+            with temporary.open("xb") as stream:
                 yield stream
             temporary.replace(target)
         finally:
@@ -43,7 +44,7 @@ def folder_writer(path: Path, *, force: bool = False) -> Iterator[Path]:
     """
     check_new_folder(path, force=force)
     target = _followed(path)
-    temporary = (target if target.is_dir() else target.parent) / f".{target.name}.{os.getpid()}.tmp"
+    temporary = temporary_path(target / target.name if target.is_dir() else target)
     try:
         try:
             temporary.mkdir()
@@ -99,8 +100,11 @@ def check_writable(path: Path, option: str = "--output") -> None:
         raise InputError(f"{option} '{path}' cannot be written: folder '{folder}' is not writable for you")
 
 
-def check_outputs(outputs: Mapping[str, Path | None]) -> None:
-    """`check_writable` for each option that was given; raise InputError too when two of them name the same file."""
+def check_outputs(outputs: Mapping[str, Path | None], reads: Iterable[Named] = ()) -> None:
+    """`check_writable` for each option that was given; raise InputError too when two of them name the same file.
+
+    Or when one of them is among `reads`: what is read, as `refuse_read_files` takes it.
+    """
     seen: dict[Path, str] = {}
     for option, path in outputs.items():
         if path is None:
@@ -109,6 +113,7 @@ def check_outputs(outputs: Mapping[str, Path | None]) -> None:
         if other := seen.get(_followed(path)):
             raise InputError(f"{option} and {other} name the same file, '{path}'; give them different names")
         seen[_followed(path)] = option
+    refuse_read_files(((option, path) for option, path in outputs.items() if path), reads)
 
 
 def write_error(path: Path, error: OSError) -> ModelError:

@@ -24,7 +24,8 @@ class Decoder:
     def __init__(self, spec: InputSpec) -> None:
         self._spec = spec
         self.channels = spec.shape[0]
-        self._preprocess = spec.preprocess or default_preprocess(self.channels)
+        # For rows of numbers it has nothing to do: every picture is refused.
+        self._preprocess = spec.preprocess or default_preprocess(self.channels if len(spec.shape) == 3 else 1)
         self._usual_shapes: dict[tuple[int, int], bool] = {}  # what was found of each; most folders have few
 
     def read(self, file: str) -> bytes:

@@ -72,6 +72,11 @@ class Listing:
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
     contents: Contents | None = None
 
+    @property
+    def has_pictures(self) -> bool:
+        """Whether any of the files is read as a picture."""
+        return any(file not in self.numbers for file in self.files)
+
     def line(self) -> str:
         """How many files were left out and why, as one line; "" where there are none."""
         count = sum(self.left_out.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -25,6 +25,7 @@ from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.inline import inline_functions
 from vgg16gpu.compiler.onnx.listing import TensorType, list_nodes, tensor_type
 from vgg16gpu.io.files import Progress, folder_writer
+from vgg16gpu.io.foreign.outputs import Named, refuse_read_files
 
 TABLE: Final = "weights.json"  # beside the files
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {"npy": (".npy",), "txt": (".txt",), "both": (".npy", ".txt")}
@@ -74,12 +75,20 @@ def weights_of(file: OnnxFile) -> tuple[Weight, ...]:
 
 
 def write_weights(
-    file: OnnxFile, weights: Sequence[Weight], folder: Path, form: str, *, force: bool, progress: Progress
+    file: OnnxFile,
+    weights: Sequence[Weight],
+    folder: Path,
+    form: str,
+    *,
+    force: bool,
+    progress: Progress,
+    reads: Iterable[Named] = (),
 ) -> dict[str, Any]:
     """Write every weight and TABLE into the folder, which is whole or not made; the table as plain data.
 
     `form` is a key of FORMATS; `progress` is told of numbers. Raises InputError when the folder holds anything, unless
-    it is to be replaced by `force`, and ModelError when a tensor cannot be read or a file not be written.
+    it is to be replaced by `force`, or one of its files to be replaced is among `reads` (`refuse_read_files`), and
+    ModelError when a tensor cannot be read or a file not be written.
     """
     total = sum(weight.count for weight in weights) * len(FORMATS[form])
     done = 0
@@ -94,6 +103,8 @@ def write_weights(
         for weight, stem in zip(weights, _stems(weights), strict=True)
     ]
     table = {"model": str(file.path), "numbers": sum(weight.count for weight in weights), "weights": rows}
+    names = [name for row in rows for name in row["files"]] + [TABLE]
+    refuse_read_files((("--output", folder / name) for name in names), reads)
     with folder_writer(folder, force=force) as place:
         for weight, row in zip(weights, rows, strict=True):
             array = _array(file, weight)

@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
-from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, single, weights
+from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, run_onnxruntime, single, weights
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pool
 from vgg16gpu.compiler.graph.window import Pads
+from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.load import load
 
 
@@ -471,3 +472,31 @@ def test_a_reshaped_constant_weight(tmp_path: Path) -> None:
     model.node("Reshape", ["w", model.constant("bad", np.array([-1, 7]))], "other", name="it")
     model.node("Gemm", ["input", "other"], "z")
     refuse(model.save(tmp_path / "m.onnx", ["z"]), "its constant operands do not fit")
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
+@pytest.mark.parametrize("auto", ["VALID", "SAME_UPPER"])
+def test_q10_pads_beside_auto_pad_are_not_used_and_that_is_said(
+    tmp_path: Path, op: str, auto: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    constants = [weights(6, 4, 3, 3)] if op == "Conv" else []
+    without = single(tmp_path, op, FIXED, constants, kernel_shape=[3, 3], auto_pad=auto).read_bytes()
+    path = single(tmp_path, op, FIXED, constants, kernel_shape=[3, 3], auto_pad=auto, pads=[1, 0, 2, 1])
+    if op == "Conv":  # onnxruntime refuses this one, so it judges the file without pads
+        graph, x = load(path), random_input(FIXED)
+        (expected,) = run_onnxruntime(without, {"input": x}).values()
+        np.testing.assert_allclose(compute(graph, {"input": x})["y"], expected, rtol=1e-4, atol=1e-5)
+    else:
+        accept(path)
+    opened = open_onnx(path)
+    caplog.clear()
+    for _ in range(2):
+        load(opened)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{op} 'it': its auto_pad {auto} takes the place of its pads [1, 0, 2, 1]" in record.getMessage()
+
+
+def test_pads_of_zero_beside_auto_pad_are_nothing_to_speak_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load(single(tmp_path, "MaxPool", FIXED, [], kernel_shape=[3, 3], auto_pad="VALID", pads=[0, 0, 0, 0]))
+    assert not caplog.records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgg16gpu.devices import kernel_source
+from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.devices.cpu.compiler import find_compiler
 from vgg16gpu.devices.cuda import compiler as cuda_compiler
 from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit, architecture, compiler_identity
@@ -163,3 +165,19 @@ def test_streaming_loads_take_the_hints_that_an_architecture_has(arch, hints):
     command = [*find_compiler().command, *folders, "-E", "-x", "c++", "-D__CUDACC__", f"-D__CUDA_ARCH__={arch}", header]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"ld\.global\.nc[\w.:]*", text) == [f"ld.global.nc{hints}.v4.f32"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_a9_a_cubin_that_others_put_there_is_compiled_anew(runs, unit):
+    wanted = compile_one(unit)
+    (entry,) = KernelCache("cuda").entries()
+    content = entry.path.read_bytes().replace(wanted, b"\x7fELF, planted")
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    planted = entry.path.with_name(f"{entry.path.name.partition('-')[0]}-{digest}.cubin")
+    entry.path.rename(planted)
+    planted.write_bytes(content)
+    assert compile_one(unit) == b"\x7fELF, planted"  # the control: of our own it is taken
+    os.chown(planted, 12345, 12345)
+    assert compile_one(unit).startswith(b"\x7fELF")
+    assert b"planted" not in compile_one(unit)
+    assert len(runs) == 2

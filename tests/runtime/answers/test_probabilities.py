@@ -96,6 +96,7 @@ def test_other_scores_are_no_probabilities(nodes, tmp_path):
         ((1, 1, 1, 1), 1),
         ((1, 10, 2, 1), 0),
         ((5,), 0),
+        ((1, 1 << 21), 0),
     ],
 )
 def test_outputs_that_have_classes(shape, classes):

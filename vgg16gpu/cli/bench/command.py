@@ -44,6 +44,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_cores, parse_counts, parse_names
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
@@ -92,7 +93,7 @@ _DECODERS_HELP = "With --pipeline, who decodes JPEG, with a comma for both: cpu,
 _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each a run: 1000,10000."
 
 
-@click.command("bench")
+@click.command("bench", cls=WritingCommand)
 @model_argument()
 @device_option
 @devices_option

@@ -63,6 +63,13 @@ class Asked:
         )
 
     @property
+    def assumption(self) -> str:
+        """What is assumed of pictures because neither file nor user says it; "" where somebody does."""
+        preprocess = self.notes.preprocess
+        told = preprocess.assumption(*self.shape[1:]) if preprocess else ""
+        return f"warning: {told}; --preprocess says how" if told else ""
+
+    @property
     def top(self) -> int:
         """Classes of each input; none where the first output has no classes.
 

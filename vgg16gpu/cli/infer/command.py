@@ -24,6 +24,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.devices import opening_ahead, widen_queues
 from vgg16gpu.devices.stages import stage, tell_stage
@@ -59,7 +60,7 @@ _DECODE_HELP = (
 )
 
 
-@click.command("infer")
+@click.command("infer", cls=WritingCommand, lists_inputs=True)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @click.option("--files-from", metavar="FILE", help=_FILES_HELP)
 @click.option("-0", "--null", "null", is_flag=True, help=_NULL_HELP)

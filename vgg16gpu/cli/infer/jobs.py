@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.common.progress import Counter
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.cli.infer.writing import run_options
@@ -27,6 +28,7 @@ from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.outputs import Named
 from vgg16gpu.io.results import Columns, RunRecord, list_digest
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.shown import printable
@@ -99,6 +101,9 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     manifest, listing = _manifest(options)
     asked = Asked.of(options, listing)
     folder.prepare()
+    folder.refuse_own(_read(options, asked.path))
+    if asked.assumption and not options.quiet:
+        tell(asked.assumption)
     count = manifest.count if manifest else len(listing.files)
     size = options.shard_size or folder.shard_size() or shard_size(count, workers)
     batch = max(options.batches, default=0) or default_batch(size, asked.graph, asked.shape, kind)
@@ -133,6 +138,14 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     if manifest is None and not job.manifest.exists():
         write_manifest(job.manifest, listing)
     return job
+
+
+def _read(options: Options, model: Path) -> Iterator[Named]:
+    """The files that the job reads, but for its inputs."""
+    yield from model_files(model)
+    for what, path in (("the list", options.files_from), ("the file of labels", options.labels)):
+        if path is not None:
+            yield what, path
 
 
 def ended(options: Options, job: Job) -> int:

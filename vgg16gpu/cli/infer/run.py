@@ -171,6 +171,10 @@ class _Run:
         if self._writing and not self._results:
             self._open_results(stack, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
+        # The report for the screen has a line of it.
+        assumption = "" if self._asked.options.shows_report else self._asked.assumption
+        if assumption and self._asked.listing.has_pictures:
+            self._say(assumption)
         stream = stack.enter_context(engines.answers(folder, ranking, self._codec()))
         start = time.perf_counter()
         try:
@@ -183,6 +187,8 @@ class _Run:
             raise
         if self._asked.warnings and "uint8" in stream.element_types:
             tell(f"warning: {'; '.join(self._asked.warnings)}")
+        if assumption and "uint8" in stream.element_types and not self._asked.listing.has_pictures:  # arrays of pixels
+            self._say(assumption)
         stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing_seconds)
         shares = engines.shares(stream)
         if self._asked.options.as_json or self._asked.options.shows_report:

@@ -11,7 +11,9 @@ import vgg16gpu
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.compiler.quantization.scale_file import scales_path
+from vgg16gpu.io.foreign.outputs import refuse_read_files
 from vgg16gpu.io.results import Columns, Results, RunRecord, check_output, list_digest, open_results
+from vgg16gpu.io.results.opening import STANDARD_OUTPUT, files_beside
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.answers.resuming import first_open
@@ -24,11 +26,18 @@ class Writing:
         """Raises InputError for a path that cannot be written, or is no file of results."""
         assert options.output is not None
         self._path = options.output
+        self._is_file = str(self._path) != STANDARD_OUTPUT
         check_output(self._path, resume=options.resume, form=options.form)
         self._digest: Future[str] = Future()
 
     def begin(self, asked: Asked) -> None:
-        """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB."""
+        """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB.
+
+        Raises InputError where the file to write is an input.
+        """
+        if self._is_file:
+            outputs = [("--output", path) for path in (self._path, *files_beside(self._path))]
+            refuse_read_files(outputs, (("an input", file) for file in asked.listing.files))
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
     def open(self, asked: Asked, device: DeviceFacts, decoder: str) -> Results:

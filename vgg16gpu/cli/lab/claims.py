@@ -12,9 +12,10 @@ from rich.text import Text
 from vgg16gpu.cli.common.options import json_option
 from vgg16gpu.cli.common.show import console, heading, print_json, table
 from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.io.foreign.outputs import refuse_read_files
 from vgg16gpu.lab.claims.judge import Verdict
 from vgg16gpu.lab.claims.records import newest, read_records
-from vgg16gpu.lab.claims.table import content, notes, share_text, write_claims
+from vgg16gpu.lab.claims.table import NAME, content, notes, share_text, write_claims
 
 RESULTS: Final = Path("lab-results")  # where `lab run` writes to
 FOLDERS: Final = (RESULTS, Path("testbench") / "results" / "lab")
@@ -46,6 +47,9 @@ def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> N
     chosen = folder or newest(FOLDERS)
     others = [ladder] if ladder else []
     records = read_records(chosen, *others) if chosen or others else ()
+    if chosen:
+        written = (("--records", chosen / f"{NAME}{suffix}") for suffix in (".csv", ".json"))
+        refuse_read_files(written, (("a record", record.path) for record in records))
     found = content(records)
     paths = write_claims(chosen, found) if chosen else ()
     if as_json:

@@ -25,12 +25,14 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_counts, parse_squares
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import device_words, tell
+from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.cli.lab.claims import RESULTS, claims_command
 from vgg16gpu.cli.lab.learn import exercise_command, list_kernels
 from vgg16gpu.cli.lab.profile import profile_command
 from vgg16gpu.cli.lab.screen import print_list, print_rows
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
+from vgg16gpu.io.foreign.outputs import Named
 from vgg16gpu.lab.experiment import Choice, Experiment, Row, Tell, experiments
 from vgg16gpu.lab.experiments.comparison import Shape, comparison
 from vgg16gpu.lab.experiments.record import check_folder, content, write
@@ -182,7 +184,7 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
         raise click.UsageError("--quick and --full exclude each other; give one")
     own = own_variants(options.folder) if options.folder else ()
     chosen = _chosen(options, own)
-    check_folder(options.output, [experiment.name for experiment in chosen])
+    check_folder(options.output, [experiment.name for experiment in chosen], _read(options))
     device, reason = open_device(options.device)
     try:
         effort = choose_effort(device.facts.kind, quick=options.quick, full=options.full)
@@ -208,6 +210,15 @@ def new_command(name: str, folder: Path) -> None:
     for path in write_template(folder, name):
         click.echo(path)
     tell(f"try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`")
+
+
+def _read(options: Options) -> Iterator[Named]:
+    """The files that a run reads."""
+    if options.model:
+        yield from model_files(find_model(str(options.model)))
+    for path in (options.inputs, options.data, options.folder):
+        if path:
+            yield from (("an input", each) for each in (path.iterdir() if path.is_dir() else [path]))
 
 
 def _dry_runs(options: Options, own: Sequence[Variant], device: Device) -> dict[str, DryRun]:

@@ -10,6 +10,7 @@ import click
 
 from vgg16gpu.cli.common.options import gpu_option, json_option, renamed_option, square_size_option
 from vgg16gpu.cli.common.show import console, heading, print_json
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.lab.measure.profile import METHOD, Job, Profile, content, profile, told
@@ -20,7 +21,7 @@ from vgg16gpu.lab.variants import variants
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command("profile")
+@click.command("profile", cls=WritingCommand)
 @click.argument("name")
 @square_size_option(1024)
 @click.option("--channels", type=click.IntRange(1), default=3, show_default=True, help="Of the image.")

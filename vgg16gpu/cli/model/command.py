@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 
 from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model, square_size_option
 from vgg16gpu.cli.common.show import megabytes, print_json, seconds
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.model.weights import weights_command
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.model import Model
@@ -39,7 +40,7 @@ def model_command() -> None:
 model_command.add_command(weights_command)
 
 
-@model_command.command("make")
+@model_command.command("make", cls=WritingCommand)
 @click.option("--variant", type=click.Choice(list(CONVOLUTIONS)), default="vgg16", show_default=True)
 @square_size_option(USUAL_SIZE, _SIZES)
 @click.option("--batch-norm", is_flag=True, help="A BatchNormalization after every convolution.")
@@ -87,7 +88,7 @@ def make_command(
         click.echo(_sample_line(sample, size))
 
 
-@model_command.command("fetch")
+@model_command.command("fetch", cls=WritingCommand)
 @click.option("--output", type=_FILE, metavar="FILE", help=_FETCH_HELP)
 @click.option("--url", "urls", multiple=True, help="Where to look instead; may be repeated.")
 @json_option
@@ -110,7 +111,7 @@ def fetch_command(output: Path | None, urls: tuple[str, ...], as_json: bool) -> 
     click.echo(f"sha256 {VGG16_SHA256}{added}")
 
 
-@model_command.command("sample")
+@model_command.command("sample", cls=WritingCommand)
 @square_size_option(USUAL_SIZE, _SIZES)
 @click.option("--output", type=_FILE, default=Path("image.txt"), show_default=True, metavar="FILE")
 def sample_command(size: int, output: Path) -> None:

@@ -14,6 +14,7 @@ from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import find_model, json_option, model_argument
 from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, table
+from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.io.files import check_new_folder
 from vgg16gpu.io.shown import printable
@@ -51,6 +52,7 @@ def weights_command(*, model: str | None, output: Path, form: str, force: bool, 
             output,
             form,
             force=force,
+            reads=model_files(path),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     report = {**content, "folder": str(output)}

@@ -34,6 +34,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json
+from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
 from vgg16gpu.cli.testbench.values import ValueOutcome, engine_values, exact_values, judged_values, quantised_values
@@ -58,7 +59,7 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 Tracked: TypeAlias = Callable[[Sequence[NamedInput], str], Iterable[NamedInput]]  # a progress bar with that name
 
 
-@click.command("testbench")
+@click.command("testbench", cls=WritingCommand)
 @model_argument()
 @device_option
 @precision_option

@@ -12,6 +12,7 @@ but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import mmap
 import os
@@ -43,6 +44,8 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
+
+_log = logging.getLogger(__name__)
 
 _OF_KERAS: Final = (".keras", ".h5", ".hdf5")
 LFS_POINTER: Final = b"version https://git-lfs"
@@ -81,6 +84,7 @@ class OnnxFile:
     model: onnx.ModelProto
     _data: memoryview
     _external: dict[str, memoryview] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
 
     @property
     def is_on_disk(self) -> bool:
@@ -104,6 +108,12 @@ class OnnxFile:
         for name in sorted(self._external):
             digest.update(self._external[name])
         return digest.hexdigest()
+
+    def warn(self, message: str) -> None:
+        """Log a warning that names this file, once however often it is loaded."""
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("%s: %s", printable(str(self.path)), message)
 
     def error(self, message: str) -> ModelError:
         """A ModelError that names this file."""

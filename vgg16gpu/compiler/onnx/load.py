@@ -6,6 +6,7 @@ A model that is not supported is refused as a whole, with every offending node i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, Translation, label
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
+MOST_VALUES: Final = 1 << 31  # of an image: kernels count them in 32 bits
+MOST_VALUES_OF_BATCH: Final = 1 << 33
 
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16)  # what run-time inputs may be; kernels compute in float32
 _HINT_COUNT: Final = 1000  # how many ops are looked through for a hint
@@ -107,6 +110,9 @@ def _load(
         problems.append(_refused(file, translation))
     if problems:
         raise file.error("\n  ".join(problems))
+    if translation.remarks:
+        first, *others = translation.remarks
+        file.warn(f"{first}{f' (and so {len(others)} more nodes)' if others else ''}")
     constants = {name: _constant(translation, name) for name in wanted if not translation.values[name].is_run_time}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
@@ -223,6 +229,12 @@ def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Ope
         )
     if len(shape) > MAX_RANK:
         raise file.error(f"input '{value.name}' has {len(shape)} dimensions; at most {MAX_RANK} are supported")
+    batch, *sample = (dim or 1 for dim in shape or (1,))
+    if math.prod(sample) >= MOST_VALUES or batch * math.prod(sample) >= MOST_VALUES_OF_BATCH:
+        raise file.error(
+            f"input '{value.name}' has shape {shape}, too many values: an image has fewer than 2^31, a batch fewer "
+            "than 2^33; export the model with smaller sizes"
+        )
     return shape
 
 

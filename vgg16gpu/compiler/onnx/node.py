@@ -83,11 +83,15 @@ class Value:
 
 @dataclass
 class Scope:
-    """Every value by name, and what rules add to a graph beside ops: `held`, float constants that general ops read."""
+    """Every value by name, and what rules add to a graph beside ops: `held`, float constants that general ops read.
+
+    remarks: what rules have to say of a node that they take.
+    """
 
     values: dict[str, Value]
     memory: Memory = field(default_factory=Memory)
     held: dict[str, Array] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     def fresh(self, stem: str) -> str:
         """A name that no other value has."""

@@ -55,6 +55,7 @@ class Translation:
     ops: list[Op] = field(default_factory=list)
     refusals: list[tuple[NodeProto, RefusalError]] = field(default_factory=list)
     tried: list[Op] = field(default_factory=list)  # all ops, and those that do not fit the size of the input
+    remarks: list[str] = field(default_factory=list)  # what users should know of nodes that are taken
 
     def __post_init__(self, bound: Mapping[str, Constant], producers: Mapping[str, int], read: Collection[str]) -> None:
         stored: dict[str, Stored | Constant] = dict(initializers(self.file.model.graph))
@@ -263,6 +264,8 @@ class Translation:
             raise RefusalError(str(error), "export it with smaller sizes") from error
         for op in made if isinstance(made, tuple) else (made,):
             self._append(op)
+        while self.scope.remarks:
+            self.remarks.append(f"{proto.op_type} '{label(proto)}': {self.scope.remarks.pop()}")
         x, y = operands[0], node.result
         if x and proto.op_type in CARRIERS:
             y.integers = x.integers

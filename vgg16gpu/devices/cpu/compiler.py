@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from vgg16gpu.devices import kernel_source
-from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cache import Found, KernelCache
 from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.io.shown import shown
@@ -166,7 +166,7 @@ def _cpu_identity() -> str:
     return supported_machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
 
 
-def compile_units(units: Iterable[Unit], check: Check | None, processes: int) -> dict[Unit, Path]:
+def compile_units(units: Iterable[Unit], check: Check | None, processes: int) -> dict[Unit, Found]:
     """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
@@ -179,11 +179,11 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
         place = str(sources[unit]) if check else ""  # debug information names the file
         return [sources[unit].read_bytes(), place, repr(unit.defines), *everywhere]
 
-    def library(unit: Unit) -> Path:
+    def library(unit: Unit) -> Found:
         return cache.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))
 
     # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
-    there = {unit: found[0] for unit in unique if (found := cache.find(key(unit), ".so"))}
+    there = {unit: found for unit in unique if (found := cache.find(key(unit), ".so"))}
     missing = [unit for unit in unique if unit not in there]
     if len(missing) == 1:
         return {**there, missing[0]: library(missing[0])}

@@ -11,6 +11,7 @@ VGG16GPU_SANITIZE  address, thread or poison: the checks of a device that is ope
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Stream, Transfer, no_constant, step_by_step
+from vgg16gpu.devices.cache import Found
 from vgg16gpu.devices.cpu import compiler as cpu_compiler
 from vgg16gpu.devices.cpu import memory as cpu_memory
 from vgg16gpu.devices.cpu.compiler import CHECKS, Check, Unit
@@ -80,8 +82,11 @@ class CpuDevice:
         if not wanted:
             return
         units = {kernel: Unit(kernel.source, kernel.defines) for kernel in wanted}
-        paths = cpu_compiler.compile_units(units.values(), self._check, self._cores)
-        libraries = {unit: Library(path) for unit, path in paths.items()}
+        names: dict[Unit, list[str]] = {}
+        for kernel, unit in units.items():
+            names.setdefault(unit, []).append(kernel.name)
+        compiled = cpu_compiler.compile_units(units.values(), self._check, self._cores)
+        libraries = {unit: self._library(unit, found, names[unit]) for unit, found in compiled.items()}
         loaded = {kernel: libraries[unit].kernel(kernel.name) for kernel, unit in units.items()}
         for kernel, found in loaded.items():
             if found is None:
@@ -90,6 +95,17 @@ class CpuDevice:
         need = self._os_threads * max(library.worker_nbytes for library in libraries.values())
         if self._workers is None or self._workers.nbytes < need:
             self._workers = cpu_memory.WorkerMemory(need)
+
+    def _library(self, unit: Unit, found: Found, names: Sequence[str]) -> Library:
+        """That of a unit, with kernels of these names; one of the cache that is none, or lacks one, is built again."""
+        with contextlib.suppress(KernelError):
+            library = Library(found)
+            if found.is_new or all(library.kernel(name) for name in names):
+                return library
+        if not found.is_new:
+            found.discard()
+            found = cpu_compiler.compile_units([unit], self._check, self._cores)[unit]
+        return Library(found)
 
     def constant(self, kernel: Kernel, name: str) -> int:
         """Address of a `__constant__` array of a built kernel's file. Raises KernelError where there is none.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
+from vgg16gpu.devices.cache import Found
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launches import Argument, Dim3, Scalar, Step, TensorMap, Walk
 from vgg16gpu.program.values import Arena, Pointer
@@ -39,16 +39,26 @@ class Launch(ctypes.Structure):
 class Library:
     """A loaded library. It stays loaded: other devices of the process may run it, too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, found: Found) -> None:
+        """Raises KernelError for what is no library of kernels."""
+        self._found = found  # a sanitizer looks into the file when it reports
         try:
-            self._library = ctypes.CDLL(str(path))
+            self._library = ctypes.CDLL(str(found.code))
         except OSError as error:
+            reason = str(error).replace(str(found.code), found.name)
             raise KernelError(
-                f"the compiled kernels {path} cannot be loaded: {error}; "
+                f"the compiled kernels {found.path} cannot be loaded: {reason}; "
                 "if the folder is mounted noexec, set VGG16GPU_CACHE to another one"
             ) from error
-        self._library.cpu_worker_nbytes.restype = ctypes.c_size_t
-        self.worker_nbytes: int = self._library.cpu_worker_nbytes()
+        try:
+            count = self._library.cpu_worker_nbytes
+        except AttributeError as error:
+            raise KernelError(
+                f"the compiled kernels {found.path} are no library of kernels: they lack cpu_worker_nbytes; delete the "
+                "file, and look whether CXX is a usual compiler"
+            ) from error
+        count.restype = ctypes.c_size_t
+        self.worker_nbytes: int = count()
 
     def kernel(self, name: str) -> LoadedKernel | None:
         """One of its kernels, or None if there is none of that name."""

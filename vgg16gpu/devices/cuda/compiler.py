@@ -119,14 +119,11 @@ class CubinCompiler:
 
     def _cached(self, key: tuple[str | bytes, ...]) -> bytes | None:
         found = self._cache.find(key, _SUFFIX, self._is_ours)
-        return found[1].rpartition(_MARK)[0] if found else None
+        return found.content.rpartition(_MARK)[0] if found else None
 
     def _compiled(self, unit: Unit, key: tuple[str | bytes, ...]) -> bytes:
-        path = self._cache.fetch(key, _SUFFIX, lambda target: self._compile(unit, target), self._is_ours)
-        try:
-            return path.read_bytes().rpartition(_MARK)[0]
-        except OSError as error:  # cleared by another process just now
-            raise KernelError(f"the compiled kernel {path} cannot be read: {error.strerror}; try again") from error
+        found = self._cache.fetch(key, _SUFFIX, lambda target: self._compile(unit, target), self._is_ours)
+        return found.content.rpartition(_MARK)[0]
 
     def _is_ours(self, content: bytes) -> bool:
         """Whether an entry is by the compiler at hand. Without one every entry is welcome, so it is not in the key."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import stat
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vgg16gpu.errors import InputError
 from vgg16gpu.io.results.scan import Written
 
 
@@ -92,13 +90,3 @@ class Appender:
                 continue
             self._sent += count
             left = left[count:]
-
-
-def lock(descriptor: int, path: str) -> None:
-    """Keep others from writing the same file until it is closed. Raises InputError where one does."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InputError(f"'{path}' is being written by another run; wait for its end, or name another file") from error
-    except OSError:  # a file system without locks
-        return

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import write_error
-from vgg16gpu.io.results.appending import Appender, lock
+from vgg16gpu.io.foreign.outputs import temporary_path
+from vgg16gpu.io.results.appending import Appender
 from vgg16gpu.io.results.record import RecordFile
 from vgg16gpu.io.shown import printable
 
@@ -18,8 +19,9 @@ class GrowingFile:
     """Rows are appended as they come.
 
     A new file begins under a temporary name. It gets its own with its first row, and replaces an older file then: who
-    fails before has changed nothing. In that moment the older file goes, the record comes, the new file comes; so an
-    older file never lies beside a record that is not its own, whenever the process is killed.
+    fails before has changed nothing. In that moment the record comes first, then the new file: whenever the process is
+    killed, the name has the older file or the new one. The record says which file it found, so that rows of an older
+    one are never taken for this run's.
     """
 
     def __init__(self, path: Path, header: bytes, record: RecordFile, name: str) -> None:
@@ -28,7 +30,7 @@ class GrowingFile:
         self._name = printable(name)
         self._header = header
         self._record = record
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = temporary_path(path)
         self._file: Appender | None = None
         self._is_published = False
         self.is_changed = False  # whether anything is written, or cut off
@@ -87,9 +89,8 @@ class GrowingFile:
         if file:
             file.cut(file.written.size)
         else:
-            descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             file = self._file = Appender(descriptor)
-            lock(descriptor, self._name)
         if not file.written.size:
             file.append([self._header], rows_each=0)
         return file
@@ -116,8 +117,7 @@ class GrowingFile:
         if self._is_published or not self.rows:
             return
         if self._temporary.exists():  # else a signal came before the last line
-            with self._record.written_before():
-                self._path.unlink(missing_ok=True)
+            self._record.begin(self._path)
             self._temporary.replace(self._path)
         self._is_published = True
 
@@ -142,24 +142,8 @@ class GrowingFile:
 
 
 def open_to_resume(path: Path) -> int:
-    """A descriptor of a file that is there, locked. Raises InputError."""
+    """A descriptor of a file that is there. Raises InputError."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        return os.open(path, os.O_RDWR)
     except OSError as error:
         raise InputError(f"--resume: '{path}' cannot be opened to go on in it: {error.strerror or error}") from error
-    try:
-        lock(descriptor, str(path))
-    except InputError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def refuse_busy(path: Path) -> None:
-    """Raise InputError where another run is writing the file that is to be replaced."""
-    with contextlib.suppress(OSError):  # none is there, or it cannot be read: it can be replaced
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            lock(descriptor, str(path))
-        finally:
-            os.close(descriptor)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.files import check_writable
+from vgg16gpu.io.files import check_writable, target_of
+from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
@@ -16,6 +17,7 @@ from vgg16gpu.io.results.record import RunRecord, record_path
 from vgg16gpu.io.results.results import Results
 from vgg16gpu.io.results.text_results import StandardOutput, TextFile, standard_output, text_form
 from vgg16gpu.io.results.whole_results import WholeFile
+from vgg16gpu.io.shown import printable
 
 STANDARD_OUTPUT: Final = "-"
 TEXT_KINDS: Final = ("csv", "jsonl")
@@ -50,10 +52,7 @@ def check_output(path: Path, *, resume: bool = False, form: str | None = None) -
         )
     if kind == "parquet":
         need_pyarrow(path)
-    target = Path(os.path.realpath(path))
-    beside = {"parquet": [record_path(target), partial_path(target)], "csv": [record_path(target)]}
-    beside["jsonl"] = beside["csv"]
-    for file in (path, *beside.get(kind, ())):
+    for file in (path, *files_beside(path)):
         _check_name(file)
         check_writable(file)
     return kind
@@ -76,12 +75,26 @@ def open_results(
     kind = check_output(path, resume=resume, form=form)
     if str(path) == STANDARD_OUTPUT:
         return StandardOutput(text_form(kind, columns), columns)
+    lock = OutputLock(target_of(path), printable(str(path)))
+    try:
+        if kind not in RESUMED_KINDS:
+            return WholeFile(path, columns, kind, lock)
+        record = run if isinstance(run, RunRecord) else run()
+        if kind == "parquet":
+            return ParquetFile(path, columns, record, lock, resume=resume)
+        return TextFile(path, text_form(kind, columns), columns, record, lock, resume=resume)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def files_beside(path: Path) -> tuple[Path, ...]:
+    """The files that writing to `path` writes beside it: the record of the run, and rows that wait for their end."""
+    target = Path(os.path.realpath(path))
+    kind = path.suffix.lower().removeprefix(".")
     if kind not in RESUMED_KINDS:
-        return WholeFile(path, columns, kind)
-    record = run if isinstance(run, RunRecord) else run()
-    if kind == "parquet":
-        return ParquetFile(path, columns, record, resume=resume)
-    return TextFile(path, text_form(kind, columns), columns, record, resume=resume)
+        return ()
+    return (record_path(target), partial_path(target)) if kind == "parquet" else (record_path(target),)
 
 
 def _check_standard_output(form: str | None, *, resume: bool) -> str:

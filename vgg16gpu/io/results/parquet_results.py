@@ -14,6 +14,7 @@ from typing import Any, Final
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.files import atomic_writer, target_of
+from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.arrow_form import (
     ArrowForm,
     batches_of_stream,
@@ -24,7 +25,7 @@ from vgg16gpu.io.results.arrow_form import (
     storable,
 )
 from vgg16gpu.io.results.columns import Columns
-from vgg16gpu.io.results.growing import GrowingFile, open_to_resume, refuse_busy
+from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
 from vgg16gpu.io.results.record import RecordFile, RunRecord, refuse_other_run
 from vgg16gpu.io.results.results import Results
 
@@ -41,20 +42,21 @@ def partial_path(path: Path) -> Path:
 class ParquetFile(Results):
     """A .parquet file. Each block of answers is in FILE.partial when `write` returns."""
 
-    def __init__(self, path: Path, columns: Columns, run: RunRecord, *, resume: bool) -> None:
-        """Raises InputError where `resume` finds a file that is not this run's, or one without its FILE.partial."""
-        super().__init__(str(path), columns)
+    def __init__(self, path: Path, columns: Columns, run: RunRecord, lock: OutputLock, *, resume: bool) -> None:
+        """`lock`: of FILE.
+
+        Raises InputError where `resume` finds a file that is not this run's, or one without its FILE.partial.
+        """
+        super().__init__(str(path), columns, lock)
         self._target = target_of(path)
         self._partial = target_of(partial_path(self._target))
         self._record = RecordFile(self._target, run.identity(columns))
         self._form = ArrowForm(columns, self._record.identity)
         self._file = GrowingFile(self._partial, self._form.header, self._record, str(partial_path(path)))
         self._is_whole = False  # FILE is there without FILE.partial: nothing can be added
-        if not resume:
-            refuse_busy(self._partial)
-        elif self._partial.is_file():
+        if resume and self._partial.is_file():
             self._go_on()
-        elif self._target.is_file():
+        elif resume and self._target.is_file():
             self._read_whole(run.inputs)
 
     def _finish(self) -> None:
@@ -64,7 +66,7 @@ class ParquetFile(Results):
             self._file.finish()
             self._partial.unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """See Results."""
         try:
             self._file.settle()
@@ -87,6 +89,9 @@ class ParquetFile(Results):
         size = 0
         try:
             schema = schema_of_stream(self._partial)
+            if self._record.has_replaced(self._partial):
+                os.close(descriptor)  # a kill came before this run's file had its name
+                return
             if schema is None:
                 self._refuse_unless_torn()
             else:

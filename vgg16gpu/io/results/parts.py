@@ -27,10 +27,10 @@ class Part(ABC):
     """A temporary file with a row for each input."""
 
     def __init__(self, path: Path, header: bytes = b"") -> None:
-        """A new file, or an empty one in place of an older. Raises OSError."""
+        """A new file. Raises OSError."""
         self.path = path
         self._header = header
-        self._appender = Appender(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
+        self._appender = Appender(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
 
     @property
     def rows(self) -> int:

@@ -30,6 +30,8 @@ def read_scores(path: Path) -> Read:
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise InputError(f"'{path}' has the ending '{path.suffix}'; scores are in {', '.join(_READERS)}")
+    if read is _read_parquet:
+        need_pyarrow(path)
     with opened(path, f"'{path}'"), reading(f"'{path}'", "is no file of results:"):
         names, rows = read(path)
         scores = np.asarray(rows, np.float32).reshape(len(rows), -1)
@@ -76,7 +78,6 @@ def _read_json(path: Path) -> _Rows:
 
 
 def _read_parquet(path: Path) -> _Rows:
-    need_pyarrow(path)
     import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 
     with pq.ParquetFile(path) as file:

@@ -7,19 +7,21 @@ A .csv or .jsonl file holds rows and nothing else, so what they are rows of stan
 `run` is the same: the same model, options, list of inputs, columns and version of the package give the same rows. It
 is written before the first row and stays: `--resume` on a finished file answers that all is there. `rows`, `bytes` and
 `crc32` tell how the file was left, of .parquet the stream that it was made of; null while it is written and after a
-kill. A .parquet file has `run` in the metadata of its schema as well, and that is what is compared.
+kill. Until then `replaces` tells, by size and a sum, the older file whose name the run's own is about to take. A
+.parquet file has `run` in the metadata of its schema as well, and that is what is compared.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer
@@ -29,6 +31,7 @@ from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.scan import Written
 from vgg16gpu.io.shown import shown
 
+_END_NBYTES: Final = 1 << 16
 _SAME = "give the same again, or repeat the run without --resume to replace the file"
 
 
@@ -75,6 +78,7 @@ class RecordFile:
         self.identity = identity
         self.is_finished = False  # as `read` finds it
         self._started = _now()
+        self._replaces: Any = None  # as `read` finds it
 
     def read(self) -> Written | None:
         """Take up the record of an interrupted run; in which state it left the file, if it says so.
@@ -85,6 +89,7 @@ class RecordFile:
             content = read_json(self.path)
             identity, self._started = content["run"], str(content["started"])
             self.is_finished = content["finished"] is not None
+            self._replaces = content.get("replaces")
             written = Written(int(content["bytes"]), int(content["crc32"])) if content["bytes"] is not None else None
         except NotReadError as error:
             if not error.is_missing:
@@ -97,25 +102,30 @@ class RecordFile:
         refuse_other_run(self.path, identity, self.identity)
         return written
 
-    def write(self) -> None:
-        """Say that the run has begun. Raises ModelError when that cannot be written."""
-        with self.written_before():
-            pass
+    def begin(self, file: Path) -> None:
+        """Say that the run has begun, and that it is about to replace what `file` is now.
 
-    @contextlib.contextmanager
-    def written_before(self) -> Iterator[None]:
-        """Say that the run has begun: there is room for it before the block, and it is in its place after it."""
+        Raises ModelError when that cannot be written.
+        """
         with atomic_writer(self.path) as stream:
-            stream.write(self._content())
-            stream.flush()
-            yield
+            stream.write(self._content(replaces=_fingerprint(file)))
+
+    def has_replaced(self, file: Path) -> bool:
+        """Whether `file` is, by the record that was read, what the run was about to replace, and not the run's own."""
+        return self._replaces is not None and self._replaces == _fingerprint(file)
 
     def leave(self, rows: int, written: Written, *, finished: bool) -> None:
         """Say how the file is left. Raises ModelError when that cannot be written."""
         with atomic_writer(self.path) as stream:
             stream.write(self._content(rows, written, _now() if finished else None))
 
-    def _content(self, rows: int | None = None, written: Written | None = None, finished: str | None = None) -> bytes:
+    def _content(
+        self,
+        rows: int | None = None,
+        written: Written | None = None,
+        finished: str | None = None,
+        replaces: Mapping[str, int] | None = None,
+    ) -> bytes:
         content = {
             "run": self.identity,
             "started": self._started,
@@ -124,7 +134,23 @@ class RecordFile:
             "bytes": written and written.size,
             "crc32": written and written.checksum,
         }
+        content |= {"replaces": replaces} if replaces else {}
         return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def _fingerprint(file: Path) -> dict[str, int] | None:
+    """What tells a file from one that takes its name: its bytes, and a sum of the first and the last of them.
+
+    A file of the same rows may have the same, and then it does not matter which one it is. None without a file.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            checksum = zlib.crc32(stream.read(_END_NBYTES))
+            stream.seek(max(0, size - _END_NBYTES))
+            return {"bytes": size, "crc32": zlib.crc32(stream.read(_END_NBYTES), checksum)}
+    except OSError:
+        return None
 
 
 def refuse_other_run(path: Path, found: Any, wanted: Mapping[str, Any], remedy: str = _SAME) -> None:

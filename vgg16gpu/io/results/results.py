@@ -10,6 +10,7 @@ from typing import Self
 
 from vgg16gpu.errors import Error, InputError, ModelError
 from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.columns import Columns, checked
 from vgg16gpu.io.shown import printable
 
@@ -28,9 +29,10 @@ class Results(ABC):
     done: Sequence[str] = ()
     unanswered: int = 0
 
-    def __init__(self, path: str, columns: Columns) -> None:
-        """For `path` as people gave it."""
+    def __init__(self, path: str, columns: Columns, lock: OutputLock | None = None) -> None:
+        """For `path` as people gave it. `lock`: of the file, which `close` releases."""
         self._path = path
+        self._lock = lock
         self._columns = columns
         self._skipped = 0
         self._has_failed = False  # to write
@@ -74,12 +76,20 @@ class Results(ABC):
             self._has_failed = True
             raise
 
-    @abstractmethod
     def close(self) -> None:
         """Leave a valid file with the rows so far, or things as they were without one; after `finish` do nothing.
 
         Raises ModelError.
         """
+        try:
+            self._close()
+        finally:
+            if self._lock:
+                self._lock.release()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """What `close` does while nobody else may write the file."""
 
     @abstractmethod
     def _write(self, answers: Answers) -> None:

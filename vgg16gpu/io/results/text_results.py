@@ -11,10 +11,11 @@ from pathlib import Path
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.files import target_of
+from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.appending import Appender
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.csv_rows import CsvForm
-from vgg16gpu.io.results.growing import GrowingFile, open_to_resume, refuse_busy
+from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
 from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.record import RecordFile, RunRecord
 from vgg16gpu.io.results.results import Results
@@ -29,23 +30,23 @@ def text_form(kind: str, columns: Columns) -> TextForm:
 class TextFile(Results):
     """A .csv or .jsonl file. Each block of answers is in it when `write` returns."""
 
-    def __init__(self, path: Path, form: TextForm, columns: Columns, run: RunRecord, *, resume: bool) -> None:
-        """Raises InputError where `resume` finds a file that is not this run's."""
-        super().__init__(str(path), columns)
+    def __init__(
+        self, path: Path, form: TextForm, columns: Columns, run: RunRecord, lock: OutputLock, *, resume: bool
+    ) -> None:
+        """`lock`: of the file. Raises InputError where `resume` finds a file that is not this run's."""
+        super().__init__(str(path), columns, lock)
         target = target_of(path)
         self._form = form
         self._record = RecordFile(target, run.identity(columns))
         self._file = GrowingFile(target, form.header, self._record, self._path)
-        if not resume:
-            refuse_busy(target)
-        elif target.is_file():
+        if resume and target.is_file():
             self._go_on(target)
 
     def _finish(self) -> None:
         """See Results."""
         self._file.finish()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """See Results."""
         self._file.close()
 
@@ -59,6 +60,9 @@ class TextFile(Results):
                 os.close(descriptor)  # an empty file of nobody's: begin
                 return
             written = self._record.read()
+            if self._record.has_replaced(target):
+                os.close(descriptor)  # a kill came before this run's file had its name
+                return
             with open(descriptor, "rb", closefd=False) as stream:
                 found = scan_rows(stream, self._form, self._path, written)
         except BaseException:
@@ -82,7 +86,7 @@ class StandardOutput(Results):
     def _finish(self) -> None:
         """Everything is written already."""
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Everything is written already."""
 
     def _write(self, answers: Answers) -> None:

@@ -2,12 +2,11 @@
 
 Rows go to temporary files beside the target as they come, so memory does not grow with them; the end makes the file of
 them and gives it its name, in the place of an older one. That is so, too, when a run is interrupted: the file then has
-the rows so far. A run that is killed leaves nothing new but its temporary files (.NAME.PROCESS.tmp).
+the rows so far. A run that is killed leaves nothing new but its temporary files (.NAME.*.tmp).
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.files import atomic_writer, target_of, write_error
+from vgg16gpu.io.foreign.outputs import OutputLock, temporary_path
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.parts import ArrayPart, JsonPart, Part, TextPart, array_header
 from vgg16gpu.io.results.results import Results
@@ -30,9 +30,9 @@ _COPIED_AT_A_TIME: Final = 1 << 20  # bytes
 class WholeFile(Results):
     """A .npy, .npz, .txt or .json file."""
 
-    def __init__(self, path: Path, columns: Columns, kind: str) -> None:
-        """`kind`: the ending without its dot. Raises ModelError where `path` is no place for a file."""
-        super().__init__(str(path), columns)
+    def __init__(self, path: Path, columns: Columns, kind: str, lock: OutputLock) -> None:
+        """`kind`: the ending without its dot. `lock`: of `path`. Raises ModelError where no file can be there."""
+        super().__init__(str(path), columns, lock)
         self._target = target_of(path)
         self._kind = kind
         self._names: list[str] = []
@@ -49,7 +49,7 @@ class WholeFile(Results):
             raise
         self._drop()  # not after a signal: `close` tries again
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """See Results."""
         self._finish()
 
@@ -66,7 +66,7 @@ class WholeFile(Results):
     def _begin(self, answers: Answers) -> None:
         arrays = (answers.scores, *(answers.others if self._kind == "npz" else ()))
         for output, array in enumerate(arrays):
-            path = self._target.with_name(f".{self._target.name}.{os.getpid()}.{output}.tmp")
+            path = temporary_path(self._target)
             self._temporaries.append(path)
             match self._kind:
                 case "txt":

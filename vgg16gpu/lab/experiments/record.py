@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_writable
+from vgg16gpu.io.foreign.outputs import Named, refuse_read_files
 from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.lab.experiment import Choice, Experiment, Row
 from vgg16gpu.lab.measure.bench_rig import BenchRig
@@ -20,6 +21,7 @@ from vgg16gpu.lab.measure.measure import Times
 
 SCHEMA: Final = 1
 
+_SUFFIXES: Final = (".csv", ".json", ".png", ".svg")  # of tables and figures
 _TIMES: Final = ("warm", "cold")
 
 
@@ -42,8 +44,11 @@ def content(experiment: Experiment, rows: Sequence[Row], rig: BenchRig, choice: 
     }
 
 
-def check_folder(folder: Path, names: Sequence[str]) -> None:
-    """Make the folder, and raise InputError now rather than after a long run if the files cannot go there."""
+def check_folder(folder: Path, names: Sequence[str], reads: Iterable[Named] = ()) -> None:
+    """Make the folder, and raise InputError now rather than after a long run if the files cannot go there.
+
+    Or where they would replace some of `reads`, as `refuse_read_files` takes them.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,6 +56,8 @@ def check_folder(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         for suffix in (".csv", ".json"):
             check_writable(folder / f"{name}{suffix}")
+    written = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and path.name.startswith(tuple(names))]
+    refuse_read_files((("--output", path) for path in written), reads)
 
 
 def write(folder: Path, name: str, found: Mapping[str, Any]) -> tuple[Path, Path]:

@@ -34,9 +34,10 @@ def trained_model(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Pr
     Raises KernelError when the cache has no room.
     """
     key = (_RECIPE, data.digest, str(data.image), str(seed), str(steps))
-    return KernelCache("lenet").fetch(
+    found = KernelCache("lenet").fetch(
         key, ".onnx", lambda path: train(data, seed, steps, progress).write(path, data.classes)
     )
+    return found.path
 
 
 def train(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Progress | None = None) -> LeNet:

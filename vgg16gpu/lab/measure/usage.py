@@ -215,8 +215,8 @@ def _compiled(kernels: Sequence[Kernel], nvcc: Path, arch: str) -> dict[Kernel, 
 def _said(unit: Unit, nvcc: Path, arch: str) -> str:
     parts = [read_source(unit.source), *unit.options, *FLAGS, arch, compiler_identity(nvcc)]
     key: list[str | bytes] = [*parts, *(path.read_bytes() for path in headers())]
-    path = KernelCache("cuda").fetch(key, ".ptxas", lambda target: _ask(unit, nvcc, arch, target))
-    return path.read_text(encoding="utf-8")
+    found = KernelCache("cuda").fetch(key, ".ptxas", lambda target: _ask(unit, nvcc, arch, target))
+    return found.content.decode("utf-8")
 
 
 def _ask(unit: Unit, nvcc: Path, arch: str, target: Path) -> None:

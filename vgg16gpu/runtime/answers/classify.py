@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
@@ -25,6 +27,8 @@ from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.engine import Engine
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,22 @@ def classify(
                 codec=ahead.result() if ahead else None,
             ) as stream,
         ):
+            if listing.has_pictures:
+                warn_of_assumption(opened_model, wanted, sample)
             yield from named(stream, class_names_of(opened_model, engine, class_names))
+            if "uint8" in stream.element_types:  # arrays of pixels, too
+                warn_of_assumption(opened_model, wanted, sample)
+
+
+def warn_of_assumption(model: Model, wanted: Preprocess | None, sample: tuple[int, ...]) -> None:
+    """Log a warning where what is done to pictures is assumed, once in a process for each model."""
+    if wanted and (told := wanted.assumption(*sample[1:])):
+        _warn_once(f"{model.name}: {told}; preprocess= says how")
+
+
+@lru_cache(256)
+def _warn_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def labels(model: ModelSource) -> tuple[str, ...]:

@@ -146,7 +146,10 @@ def _window(node: Node, kernel: tuple[int, int]) -> Window:
     auto = node.attributes.get("auto_pad", b"NOTSET").decode("utf-8", "replace")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise RefusalError(f"auto_pad is '{auto}'", "NOTSET, VALID, SAME_UPPER and SAME_LOWER are known")
-    pads = tuple(node.attributes.get("pads", (0, 0, 0, 0))) if auto == "NOTSET" else (0, 0, 0, 0)
+    given = tuple(node.attributes.get("pads", (0, 0, 0, 0)))
+    pads = given if auto == "NOTSET" else (0, 0, 0, 0)
+    if pads != given and any(given):
+        node.scope.remarks.append(f"its auto_pad {auto} takes the place of its pads {list(given)}, as ONNX has it")
     if len(pads) != 4 or min(pads) < 0 or max(pads) > _LARGEST:
         raise RefusalError(f"pads are {list(pads)}", "four numbers, none negative, are needed")
     window = Window(

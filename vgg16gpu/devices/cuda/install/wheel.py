@@ -117,7 +117,7 @@ class PycudaWheels:
         key = self._key(toolkit)
         found = None if fresh else self._cache.find(key, _SUFFIX, _is_wheel)
         if found:
-            return _written(found[1], folder), False
+            return _written(found.content, folder), False
         content = self._built(toolkit, folder)
         self._keep(key, content)
         return _written(content, folder), True
@@ -129,7 +129,7 @@ class PycudaWheels:
             path.write_bytes(content)
 
         while old := self._cache.find(key, _SUFFIX):
-            old[0].unlink()
+            old.discard()
         self._cache.fetch(key, _SUFFIX, write)
 
     def _key(self, toolkit: Toolkit) -> tuple[str, ...]:

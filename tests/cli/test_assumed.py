@@ -1,0 +1,115 @@
+"""What is assumed of pictures is told wherever nothing else tells it: `--output -`, --json, shards, `classify()`."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu import EnginePool, Preprocess, classify
+from vgg16gpu.cli import cli
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.answers import classify as answering
+
+WORDS = "assumed of pictures: stretched to 32x32, bilinear, grey, x/255 from 0 to 1, as the file says nothing"
+
+
+@pytest.fixture(autouse=True)
+def _untold():
+    """In a process each model is spoken of once."""
+    answering._warn_once.cache_clear()
+
+
+@pytest.fixture
+def silent(tmp_path):
+    """The digits without their metadata."""
+    model = onnx.load(digits_model())
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "silent.onnx")
+    return tmp_path / "silent.onnx"
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Image.fromarray(np.full((40, 40), 99, np.uint8)).save(tmp_path / "a.png")
+    return tmp_path / "a.png"
+
+
+def infer(*arguments):
+    done = CliRunner().invoke(cli, ["infer", *map(str, arguments), "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.mark.parametrize("options", [("--output", "-"), ("--output", "-", "--format", "jsonl"), ("--json",)])
+def test_n1_infer_tells_it_on_stderr(options, picture, silent):
+    done = infer(picture, "--model", silent, *options)
+    assert WORDS in done.stderr
+    assert "--preprocess says how" in done.stderr
+    assert done.stderr.count("assumed") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--output", "-", "--preprocess", "unit"),
+        ("--json", "--mean", "0.3", "--std", "0.3"),
+        ("--output", "-", "-q"),
+        (),
+    ],
+)
+def test_who_says_it_is_told_nothing_and_who_reads_the_report_has_its_line(options, picture, silent):
+    done = infer(picture, "--model", silent, *options)
+    assert "assumed" not in done.stderr
+    assert ("assumed" in done.stdout) == (options == () or "--mean" in options)
+
+
+def test_numbers_are_taken_as_they_are_and_pixels_are_not(tmp_path, silent):
+    np.save(tmp_path / "numbers.npy", np.zeros((2, 1, 32, 32), np.float32))
+    np.save(tmp_path / "pixels.npy", np.zeros((2, 32, 32, 1), np.uint8))
+    assert "assumed" not in infer(tmp_path / "numbers.npy", "--model", silent, "--output", "-").stderr
+    assert WORDS in infer(tmp_path / "pixels.npy", "--model", silent, "--output", "-").stderr
+
+
+def test_a_file_that_says_it_is_silent(picture):
+    assert "assumed" not in infer(picture, "--model", "digits", "--output", "-").stderr
+
+
+def test_n1_shards_tell_it(tmp_path, picture, silent):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "list.txt").write_text(f"{picture}\n")
+    options = "--files-from", tmp_path / "list.txt", "--shard", "0/1", "--output", tmp_path / "job"
+    assert WORDS in infer("--model", silent, *options).stderr
+
+
+def test_n1_classify_logs_a_warning_once(picture, silent, caplog):
+    for _ in range(2):
+        (answer,) = classify(picture, silent, device="cpu")
+        assert not answer.error
+    (record,) = [each for each in caplog.records if "assumed" in each.getMessage()]
+    assert record.levelname == "WARNING"
+    assert record.name.startswith("vgg16gpu.")
+    assert f"{silent}: {WORDS}" in record.getMessage()
+    assert record.getMessage().endswith("preprocess= says how")
+
+
+def test_n1_so_does_a_pool(picture, silent, caplog):
+    with EnginePool(silent, devices=["cpu"], batch=1) as pool:
+        list(pool.classify(picture))
+    assert WORDS in caplog.text
+
+
+@pytest.mark.parametrize("preprocess", ["unit", Preprocess((0.5,), (0.5,))])
+def test_who_gives_it_is_warned_of_nothing(picture, silent, caplog, preprocess):
+    list(classify(picture, silent, device="cpu", preprocess=preprocess))
+    list(classify(picture, "digits", device="cpu"))
+    assert "assumed" not in caplog.text
+
+
+def test_n1_calibrate_tells_it_beside_json(picture, silent):
+    done = CliRunner().invoke(cli, ["calibrate", str(silent), "--images", str(picture), "--device", "cpu", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["preprocess"]["origin"] == "assumed"
+    assert WORDS in done.stderr
