@@ -233,7 +233,8 @@ def test_n1_preparation_that_nobody_named_is_told_at_the_start_and_in_the_metada
         told = server.ask("GET", "/v2/models/bare").json["inputs"][0]["parameters"]
         assert told["preprocess_is_assumed"] is True
         assert "assumed: " in told["preprocess"]
-        assert told["preprocess"] in server.told
+        assert "vgg16gpu: warning: assumed of pictures: " in server.told
+        assert "; --preprocess says how\n" in server.told
     with serving("--workers", "1", "--batch", "1", "--preprocess", "unit", model=str(path)) as server:
         told = server.ask("GET", "/v2/models/bare").json["inputs"][0]["parameters"]
         assert told["preprocess_is_assumed"] is False

@@ -203,8 +203,8 @@ def _serve(
         fits=notes.preprocess if on_gpu and fit_for(spec) else None,
         decodes=decodes,
     )
-    if notes.preprocess and notes.preprocess.origin.kind == "assumed":
-        _log.warning("%s", notes.preprocess.line(*shape[2:]))
+    if notes.preprocess and (assumed := notes.preprocess.assumption(*shape[2:])):
+        _log.warning("warning: %s; --preprocess says how", assumed)
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
     choices = [replace(one, device=device, threads=share) for device, share in zip(names, threads, strict=True)]
     identity = Identity(_files_of(model, options.precision))

@@ -161,8 +161,9 @@ def metadata(served: Served) -> dict[str, Any]:
     description, preprocess = served.description, served.preprocess
     takes: dict[str, Any] = {"accepts": ", ".join(accepted(description)), "max_batch_size": description.largest}
     if preprocess and description.pixels:
-        takes["preprocess"] = preprocess.line(*description.sample[1:])
-        takes["preprocess_is_assumed"] = preprocess.origin.kind == "assumed"
+        size = description.sample[1], description.sample[2]
+        takes["preprocess"] = preprocess.line(*size)
+        takes["preprocess_is_assumed"] = bool(preprocess.assumption(*size))
     return {
         "name": served.name,
         "versions": ["1"],
