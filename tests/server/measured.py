@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 
 from vgg16gpu.cli import main
-from vgg16gpu.server import front_end
+from vgg16gpu.server.front_end import process as front_end
 
 FILE: Final = "VGG16GPU_LOOP_TIMES"  # the variable that names it
 LEAST: Final = 0.5  # milliseconds that are told

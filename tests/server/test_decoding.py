@@ -22,9 +22,9 @@ from tests.server.running import PATIENCE, serving
 from tests.server.test_faults import until
 from tests.server.test_serve import SAMPLE, as_bytes, binary_request, statistics
 from vgg16gpu.pictures.cost import Cost
-from vgg16gpu.server import decoding
-from vgg16gpu.server.decoding import Decoding, decoding_nbytes
-from vgg16gpu.server.pictures import check_costs
+from vgg16gpu.server.front_end import decoding
+from vgg16gpu.server.front_end.decoding import Decoding, decoding_nbytes
+from vgg16gpu.server.front_end.pictures import check_costs
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Description, Served, Tensor
 from vgg16gpu.server.workers import CancelToken

@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.running import serving
 from tests.server.test_serve import binary_request
-from vgg16gpu.server.heads import Heads, check_form
+from vgg16gpu.server.front_end.heads import Heads, check_form
 from vgg16gpu.server.refused import RefusedError
 
 LONG = "9" * 4300  # digits that Python reads; one more, and it refuses

@@ -21,8 +21,8 @@ from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.server.identity import Identity
-from vgg16gpu.server.posts import Post
+from vgg16gpu.server.parent.identity import Identity
+from vgg16gpu.server.parent.posts import Post
 
 CONTENT = b"a model" * 1000
 OTHER = b"another" * 1000  # of the same length

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.server import requests
 from vgg16gpu.server.device.batching import Item, Queue
 from vgg16gpu.server.device.statistics import Statistics, added_up
+from vgg16gpu.server.protocol import requests
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 from vgg16gpu.server.wire import Answer, Asked, Kind, Outbox

@@ -37,7 +37,7 @@ from vgg16gpu.pictures.jpeg import baseline_shape
 from vgg16gpu.server.device.loop import DeviceLoop
 from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.device.process import describe
-from vgg16gpu.server.pictures import DevicePictures, check_costs
+from vgg16gpu.server.front_end.pictures import DevicePictures, check_costs
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
 from vgg16gpu.server.slots import (
@@ -418,7 +418,7 @@ class Links:
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served, refuses: bool) -> None:
     require_extra()
-    from vgg16gpu.server.app import App, Call
+    from vgg16gpu.server.front_end.app import App, Call
 
     layout = SlotLayout.of(served.description)
     descriptor = slot_memory(layout, 4)

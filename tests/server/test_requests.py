@@ -16,8 +16,8 @@ import pytest
 
 from tests.server.conftest import BATCH
 from tests.server.test_serve import ONE, SAMPLE, as_bytes, binary_request
-from vgg16gpu.server import requests
-from vgg16gpu.server.protocol import Request, Wanted, is_quick_answer, respond
+from vgg16gpu.server.protocol import requests
+from vgg16gpu.server.protocol.answers import Request, Wanted, is_quick_answer, respond
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description, Tensor
 

@@ -18,8 +18,8 @@ import pytest
 from tests.server.running import ROOT, require_extra, serving
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.server.door import LogFile, check_tls
-from vgg16gpu.server.limits import allowed_connections
+from vgg16gpu.server.front_end.door import LogFile, check_tls
+from vgg16gpu.server.parent.limits import allowed_connections
 
 LONG = "a" * 60
 
@@ -121,7 +121,7 @@ def test_a12_a_front_end_that_cannot_listen_ends_the_start(tmp_path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(
         "from vgg16gpu.errors import DeviceError\n"
-        "from vgg16gpu.server import front_end\n"
+        "from vgg16gpu.server.front_end import process as front_end\n"
         "def broken(*_):\n"
         "    raise DeviceError('a planted fault')\n"
         "def end_main(*given):\n"

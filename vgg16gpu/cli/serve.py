@@ -40,12 +40,12 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import fit_for
 from vgg16gpu.server.address import Address, reserved
-from vgg16gpu.server.door import Door, LogFile, check_tls
-from vgg16gpu.server.identity import Identity
-from vgg16gpu.server.limits import allowed_connections
+from vgg16gpu.server.front_end.door import Door, LogFile, check_tls
 from vgg16gpu.server.page.layers import explainable
+from vgg16gpu.server.parent.identity import Identity
+from vgg16gpu.server.parent.limits import allowed_connections
+from vgg16gpu.server.parent.supervisor import Supervisor, check_installed
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
-from vgg16gpu.server.supervisor import Supervisor, check_installed
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.numbers import whole_value
 from vgg16gpu.io.shown import shown
 from vgg16gpu.server.page.messages import BACKLOG, Question, packed_question, receive, socket_beside
-from vgg16gpu.server.protocol import Body, Request
+from vgg16gpu.server.protocol.answers import Body, Request
 from vgg16gpu.server.refused import RefusedError, too_late
 from vgg16gpu.server.served import Explainable, Served
 from vgg16gpu.server.workers import CancelToken, Workers

@@ -1,4 +1,4 @@
-"""What each path answers. It knows no HTTP server: `front_end.py` calls `App.handle`."""
+"""What each path answers. It knows no HTTP server: `process.py` calls `App.handle`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import vgg16gpu
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.server import openapi, protocol, requests
-from vgg16gpu.server.decoding import Decoding
 from vgg16gpu.server.device.statistics import added_up
-from vgg16gpu.server.heads import check_form
-from vgg16gpu.server.link import Links
+from vgg16gpu.server.front_end.decoding import Decoding
+from vgg16gpu.server.front_end.heads import check_form
+from vgg16gpu.server.front_end.link import Links
 from vgg16gpu.server.metrics import Metrics
 from vgg16gpu.server.page.document import document
 from vgg16gpu.server.page.explanations import Explanations
+from vgg16gpu.server.protocol import answers, openapi, requests
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
@@ -95,8 +95,8 @@ class App:
         self._about = {  # made once: a request reads nothing from disk
             "v2": _json({"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}),
             "openapi": _json(openapi.document(served, vgg16gpu.__version__)),
-            "model": _json(protocol.metadata(served)),
-            "config": _json(protocol.configuration(served.name, served.description)),
+            "model": _json(answers.metadata(served)),
+            "config": _json(answers.configuration(served.name, served.description)),
         }
         if served.explainable:
             document()
@@ -184,8 +184,8 @@ class App:
             raise RefusedError(401, "no valid token: send Authorization: Bearer TOKEN")
 
     async def _statistics(self, deadline: float) -> Reply:
-        answers = await self._links.ask_each(Kind.STATISTICS, deadline)
-        devices = {str(answer.device): parse_json(answer.text, "statistics") for answer in answers}
+        found = await self._links.ask_each(Kind.STATISTICS, deadline)
+        devices = {str(answer.device): parse_json(answer.text, "statistics") for answer in found}
         told = {"name": self._served.name, "version": "1", **added_up(devices.values()), "devices": devices}
         return _json({"model_stats": [told]})
 
@@ -194,12 +194,12 @@ class App:
         text, kind = await self._workers.run(self._metrics.exposed, CancelToken(call.deadline))
         return Reply(200, text, [("content-type", kind)])
 
-    async def _parsed(self, call: Call) -> protocol.Request:
+    async def _parsed(self, call: Call) -> answers.Request:
         check_form(call.header)
         if not self._links.is_ready:
             raise no_device()
         body = await call.read()
-        length = requests.head_length(body, call.header(protocol.JSON_LENGTH))
+        length = requests.head_length(body, call.header(answers.JSON_LENGTH))
         parse = partial(requests.parse, body, length, self._served.description)
         return (
             parse() if requests.is_quick(body, length) else await self._workers.run(parse, CancelToken(call.deadline))
@@ -222,7 +222,7 @@ class App:
                 raise
         return await self._answered(request, call.deadline, as_files=False)
 
-    async def _answered(self, request: protocol.Request, deadline: float, *, as_files: bool) -> Reply:
+    async def _answered(self, request: answers.Request, deadline: float, *, as_files: bool) -> Reply:
         """as_files: whether the device may decode pictures. Raises RefusedError; of status UNDECODED if it refuses."""
         lease = self._pool.lease(len(request))
         began = time.monotonic()
@@ -233,17 +233,17 @@ class App:
         told = {"batch_size": answer.batch, "decode_us": round(1e6 * decode)}
         told |= {"queue_us": round(1e6 * answer.queued), "device_us": round(1e6 * answer.computed)}
         written = partial(self._written, request, lease, told)
-        if protocol.is_quick_answer(request, self._served.description):
+        if answers.is_quick_answer(request, self._served.description):
             try:
                 return _reply(written())
             finally:
                 self._pool.give_back(lease)
         return _reply(await self._beside(written, lease, CancelToken(deadline), is_last=True))
 
-    def _written(self, request: protocol.Request, lease: Lease, told: dict[str, int]) -> protocol.Body:
+    def _written(self, request: answers.Request, lease: Lease, told: dict[str, int]) -> answers.Body:
         outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
         served = self._served
-        return protocol.respond(served.name, request, served.description, outputs, served.labels, told)
+        return answers.respond(served.name, request, served.description, outputs, served.labels, told)
 
     async def _beside(
         self, call: Callable[[], Result], lease: Lease, token: CancelToken, *, is_last: bool = False
@@ -260,7 +260,7 @@ class App:
             self._pool.give_back(lease)
         return result
 
-    async def _filled(self, request: protocol.Request, lease: Lease, token: CancelToken, *, as_files: bool) -> Kind:
+    async def _filled(self, request: answers.Request, lease: Lease, token: CancelToken, *, as_files: bool) -> Kind:
         """Put the inputs into slots; the lease ends with an error."""
         give_back = partial(self._pool.give_back, lease)
         if request.rows is None and self._decoding.is_for_device:
@@ -278,7 +278,7 @@ class App:
             return Kind.PICTURES
         if request.rows is not None:
             fill = partial(self._fill, lease, request.rows)
-            if request.rows.nbytes > protocol.QUICK_BYTES:
+            if request.rows.nbytes > answers.QUICK_BYTES:
                 await self._beside(fill, lease, token)
             else:
                 fill()
@@ -290,11 +290,11 @@ class App:
             raise
         return Kind.PIXELS
 
-    async def _rows(self, request: protocol.Request, token: CancelToken) -> npt.NDArray[Any]:
+    async def _rows(self, request: answers.Request, token: CancelToken) -> npt.NDArray[Any]:
         """As the kernels read them."""
         return await self._decoded(request, token) if request.rows is None else self._ordered(request.rows)
 
-    async def _decoded(self, request: protocol.Request, token: CancelToken) -> npt.NDArray[np.uint8]:
+    async def _decoded(self, request: answers.Request, token: CancelToken) -> npt.NDArray[np.uint8]:
         began = time.monotonic()
         try:
             return await self._decoding.rows(request.pictures, token)
@@ -338,10 +338,10 @@ def _json(value: dict[str, Any] | list[Any], status: int = 200) -> Reply:
     return Reply(status, json.dumps(value).encode(), [("content-type", "application/json")])
 
 
-def _reply(body: protocol.Body) -> Reply:
+def _reply(body: answers.Body) -> Reply:
     if body.json_length is None:
         return Reply(200, body.data, [("content-type", "application/json")])
-    length = (protocol.JSON_LENGTH, str(body.json_length))
+    length = (answers.JSON_LENGTH, str(body.json_length))
     return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
 
 

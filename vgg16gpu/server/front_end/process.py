@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.io.foreign.numbers import whole_number
-from vgg16gpu.server.bodies import Bodies, Body
 from vgg16gpu.server.children import SIGNALS, answered, failed, is_ignored, keep_for_good
-from vgg16gpu.server.door import AccessLog, Door, LogFile, check_tls
-from vgg16gpu.server.heads import Heads
+from vgg16gpu.server.front_end.bodies import Bodies, Body
+from vgg16gpu.server.front_end.door import AccessLog, Door, LogFile, check_tls
+from vgg16gpu.server.front_end.heads import Heads
 from vgg16gpu.server.refused import RefusedError, too_late
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
@@ -59,11 +59,11 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     from granian.http import HTTP1Settings  # noqa: PLC0415
     from granian.server.embed import Server  # noqa: PLC0415
 
-    from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
-    from vgg16gpu.server.link import Links  # noqa: PLC0415
+    from vgg16gpu.server.front_end.app import App  # noqa: PLC0415 - after the folder of metrics is known
+    from vgg16gpu.server.front_end.link import Links  # noqa: PLC0415
+    from vgg16gpu.server.front_end.pictures import limit_pixels  # noqa: PLC0415
     from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
     from vgg16gpu.server.page.explanations import Explanations  # noqa: PLC0415
-    from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
 
     limit_pixels(served.bounds.pixels)
     metrics = Metrics()
@@ -159,7 +159,7 @@ class Handler:
     """What granian calls for each request."""
 
     def __init__(self, app: Any, served: Served, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
-        from vgg16gpu.server.app import Call, refusal  # noqa: PLC0415 - after the folder of metrics is known
+        from vgg16gpu.server.front_end.app import Call, refusal  # noqa: PLC0415 - after the folder of metrics is known
 
         self._call, self._refusal = Call, refusal
         self._app, self._bounds, self._pool, self._metrics = app, served.bounds, pool, metrics

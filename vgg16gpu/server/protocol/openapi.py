@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vgg16gpu.server import protocol
+from vgg16gpu.server.protocol import answers
 from vgg16gpu.server.served import Description, Served, Tensor
 
 _ERRORS: Final[Mapping[int, str]] = {
@@ -97,9 +97,9 @@ def _asked(summary: str) -> dict[str, Any]:
     }
     return {
         "summary": summary,
-        "parameters": [{"name": protocol.JSON_LENGTH, "in": "header", **length}],
+        "parameters": [{"name": answers.JSON_LENGTH, "in": "header", **length}],
         "requestBody": {"required": True, "content": asked},
-        "responses": _responses(answer, tuple(_ERRORS), {protocol.JSON_LENGTH: length}),
+        "responses": _responses(answer, tuple(_ERRORS), {answers.JSON_LENGTH: length}),
     }
 
 
@@ -116,7 +116,7 @@ def _schemas(served: Served) -> dict[str, Any]:
     names = [output.name for output in description.outputs]
     asked = _record({"binary_data": _FLAG, "classification": _COUNT}, ())
     wanted = _record({"name": {"enum": names}, "parameters": asked}, ("name",))
-    inputs = [_input(name, shape, description) for name, shape in protocol.forms(description).items()]
+    inputs = [_input(name, shape, description) for name, shape in answers.forms(description).items()]
     given = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"oneOf": inputs}}
     request = {
         "id": _TEXT,

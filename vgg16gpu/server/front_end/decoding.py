@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.pictures.cost import QUICK_PIXELS, Cost
 from vgg16gpu.pictures.slots import Bytes
-from vgg16gpu.server.pictures import PIXEL_NBYTES, DevicePictures, Encoded, check_costs, costs_of, decoded
+from vgg16gpu.server.front_end.pictures import PIXEL_NBYTES, DevicePictures, Encoded, check_costs, costs_of, decoded
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
 from vgg16gpu.server.workers import CancelToken, Workers

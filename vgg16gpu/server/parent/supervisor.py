@@ -20,17 +20,17 @@ from typing import Final
 
 from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.io.shown import printable
-from vgg16gpu.server import front_end
-from vgg16gpu.server.bodies import bodies_nbytes
 from vgg16gpu.server.children import BEAT, SIGNALS, Child, is_ignored, started
-from vgg16gpu.server.decoding import decoding_nbytes
 from vgg16gpu.server.device import process as device_process
-from vgg16gpu.server.door import Door
-from vgg16gpu.server.identity import Identity
+from vgg16gpu.server.front_end import process as front_end
+from vgg16gpu.server.front_end.bodies import bodies_nbytes
+from vgg16gpu.server.front_end.decoding import decoding_nbytes
+from vgg16gpu.server.front_end.door import Door
 from vgg16gpu.server.page import process as explaining
 from vgg16gpu.server.page.messages import BACKLOG, socket_beside
-from vgg16gpu.server.posts import Post
-from vgg16gpu.server.requests import MOST_VALUES, VALUE_NBYTES
+from vgg16gpu.server.parent.identity import Identity
+from vgg16gpu.server.parent.posts import Post
+from vgg16gpu.server.protocol.requests import MOST_VALUES, VALUE_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served, Warm
 from vgg16gpu.server.slots import SlotLayout
 

@@ -23,7 +23,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.foreign.numbers import whole_number, whole_value
 from vgg16gpu.io.shown import shown
-from vgg16gpu.server.protocol import QUICK_BYTES, Request, Wanted, accepted, forms
+from vgg16gpu.server.protocol.answers import QUICK_BYTES, Request, Wanted, accepted, forms
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description
 
