@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import signal
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,6 +91,12 @@ def answered(pipe: Connection) -> bool:
     except (EOFError, OSError):
         return False
     return True
+
+
+def ignore_warnings() -> None:
+    """Have libraries say nothing of what strangers send, unless the user has asked for warnings (python -W)."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
 
 
 def ignore_signals() -> None:

@@ -20,7 +20,7 @@ from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
-from vgg16gpu.server.children import failed, ignore_signals, keep_for_good
+from vgg16gpu.server.children import failed, ignore_signals, ignore_warnings, keep_for_good
 from vgg16gpu.server.device.loop import DeviceLoop, Pictures
 from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
@@ -40,6 +40,7 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
     if choice.decodes:
         widen_queues()
     ignore_signals()
+    ignore_warnings()
     try:
         engine = built(choice)
     except Error as error:

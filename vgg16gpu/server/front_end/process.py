@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.io.foreign.numbers import whole_number
-from vgg16gpu.server.children import SIGNALS, answered, failed, is_ignored, keep_for_good
+from vgg16gpu.server.children import SIGNALS, answered, failed, ignore_warnings, is_ignored, keep_for_good
 from vgg16gpu.server.front_end.bodies import Bodies, Body
 from vgg16gpu.server.front_end.door import AccessLog, Door, LogFile, check_tls
 from vgg16gpu.server.front_end.heads import Heads
@@ -46,6 +46,7 @@ def main(served: Served, door: Door, paths: Sequence[str], metrics: str, until: 
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
     import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
 
+    ignore_warnings()
     try:
         check_tls(door.certificate, door.key)
         _open_log(door.log)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from vgg16gpu.errors import Error, InputError, KernelError, ModelError
-from vgg16gpu.server.children import answered, ignore_signals
+from vgg16gpu.server.children import answered, ignore_signals, ignore_warnings
 from vgg16gpu.server.page.messages import Question, has_hung_up, packed, receive_question
 from vgg16gpu.server.refused import RefusedError, too_late
 from vgg16gpu.server.served import Description, EngineChoice
@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 def main(choice: EngineChoice, description: Description, most: int, listener: socket.socket, until: Connection) -> None:
     """Answer until the other end of `until` closes. most: bytes of an answer."""
     ignore_signals()
+    ignore_warnings()
     os.nice(_LOWEST)
     from vgg16gpu.server.page.explainer import Explainer  # noqa: PLC0415 - at the lowest priority, too
 
