@@ -9,6 +9,8 @@ import numpy as np
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds
 
+CONNECTION_NBYTES: Final = 1 << 17  # that granian buffers of one: a head has less, or is refused (431)
+
 _PARTS: Final = 8  # of the largest body: a body of one such part is small
 _WHOLE: Final = 1 << 20  # bytes of a body that granian puts together: longer ones would hold up the loop
 

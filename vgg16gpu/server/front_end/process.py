@@ -19,7 +19,7 @@ from typing import Any, Final
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.io.foreign.numbers import whole_number
 from vgg16gpu.server.children import SIGNALS, answered, failed, ignore_warnings, is_ignored, keep_for_good
-from vgg16gpu.server.front_end.bodies import Bodies, Body
+from vgg16gpu.server.front_end.bodies import CONNECTION_NBYTES, Bodies, Body
 from vgg16gpu.server.front_end.door import AccessLog, Door, LogFile, check_tls
 from vgg16gpu.server.front_end.heads import Heads
 from vgg16gpu.server.refused import RefusedError, too_late
@@ -82,7 +82,9 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
         address=door.address.host,
         port=door.address.port,
         http=HTTPModes.http1,
-        http1_settings=HTTP1Settings(header_read_timeout=round(1000 * served.bounds.deadline)),
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(1000 * served.bounds.deadline), max_buffer_size=CONNECTION_NBYTES
+        ),
         websockets=False,
         backpressure=served.bounds.connections,
         log_enabled=False,

@@ -23,7 +23,7 @@ from vgg16gpu.io.shown import printable
 from vgg16gpu.server.children import BEAT, SIGNALS, Child, is_ignored, started
 from vgg16gpu.server.device import process as device_process
 from vgg16gpu.server.front_end import process as front_end
-from vgg16gpu.server.front_end.bodies import bodies_nbytes
+from vgg16gpu.server.front_end.bodies import CONNECTION_NBYTES, bodies_nbytes
 from vgg16gpu.server.front_end.decoding import decoding_nbytes
 from vgg16gpu.server.front_end.door import Door
 from vgg16gpu.server.page import process as explaining
@@ -38,7 +38,6 @@ _NEEDED: Final = ("granian", "prometheus_client", "uvloop")
 _LEAVE: Final = 10.0  # seconds that processes have to end before they are killed
 _DRAIN: Final = 1.0  # seconds beside the deadlines until front ends are killed
 _BACKLOG: Final = 64
-_BASE_NBYTES: Final = 1 << 16  # of a connection and its buffers, as an estimate
 
 _log = logging.getLogger(__name__)
 
@@ -254,7 +253,7 @@ class Supervisor:
         slots = SlotLayout.of(description).stride * bounds.queue * self._workers
         decoding = decoding_nbytes(bounds)
         values = MOST_VALUES * VALUE_NBYTES
-        held = self._workers * (bodies_nbytes(bounds) + bounds.connections * _BASE_NBYTES + decoding + values)
+        held = self._workers * (bodies_nbytes(bounds) + bounds.connections * CONNECTION_NBYTES + decoding + values)
         names = [each.description.device for each in devices]
         where = names[0] if len(names) == 1 else f"{len(names)} devices: {', '.join(names)}"
         engines = f"{sum(each.resident_nbytes for each in devices) / 1e6:.0f} MB"
