@@ -51,6 +51,7 @@ HELP: Final = {
 }
 _SQUARE: Final = "Here it is square. "
 DEFAULT_MODELS = tuple(str(folder / name) for name in _NAMES for folder in (MODEL_FOLDER, Path()))
+TESTBENCH_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")  # that testbench takes before these
 
 
 def model_argument(*, required: bool = False) -> Callable[[Function], Function]:

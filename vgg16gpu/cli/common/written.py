@@ -103,13 +103,9 @@ def _model(name: str | Path) -> Iterator[Named]:
 
 def _default_models(command: str | None) -> Iterator[Path]:
     """The files that may be the model where none is named."""
-    from vgg16gpu.cli.common.options import DEFAULT_MODELS  # noqa: PLC0415 - as above
+    from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS  # noqa: PLC0415 - as above
 
-    names = DEFAULT_MODELS
-    if command == "testbench":
-        from vgg16gpu.cli.testbench.case import PREFERRED_MODELS  # noqa: PLC0415 - as above
-
-        names = (*PREFERRED_MODELS, *names)
+    names = (*TESTBENCH_MODELS, *DEFAULT_MODELS) if command == "testbench" else DEFAULT_MODELS
     yield from (Path(name) for name in names if os.path.isfile(name))  # noqa: PTH113
 
 

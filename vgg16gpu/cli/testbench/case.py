@@ -31,7 +31,7 @@ from vgg16gpu.checks.testbench import (
     standard_inputs,
 )
 from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
-from vgg16gpu.cli.common.options import DEFAULT_MODELS, find_model
+from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
 from vgg16gpu.cli.testbench.readable import read_each
 from vgg16gpu.cli.testbench.rounding import AsItStands
@@ -50,7 +50,6 @@ from vgg16gpu.pictures.inputs import NamedInput, spec_of
 from vgg16gpu.runtime.outputs import Outputs
 from vgg16gpu.zoo.digits import heldout
 
-PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"
 ONNXRUNTIME = Path("onnxruntime")  # --references: compute them, also where the package has them stored
 _Input = TypeVar("_Input")
@@ -313,10 +312,10 @@ def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
 
 def _find(name: str | None) -> Path:
     """--model, else a VGG16 of 244 pixels, else the model that the other commands take, and a word about that."""
-    path = find_model(name, (*PREFERRED_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
-    if name is None and str(path) not in PREFERRED_MODELS:
+    path = find_model(name, (*TESTBENCH_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
+    if name is None and str(path) not in TESTBENCH_MODELS:
         click.echo(
-            f"testbench: takes {path}, as {' and '.join(PREFERRED_MODELS)} do not exist; "
+            f"testbench: takes {path}, as {' and '.join(TESTBENCH_MODELS)} do not exist; "
             f"`python -m vgg16gpu model make{_MAKE_OPTIONS}` makes one",
             err=True,
         )
