@@ -18,7 +18,18 @@ from vgg16gpu.checks.accuracy import layer_error, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle, qdq_model
-from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, GlobalPool, Graph, GraphInput, Pool, Reshape, Transpose
+from vgg16gpu.compiler.graph.ops import (
+    Clip,
+    Conv,
+    Flatten,
+    Gemm,
+    GlobalPool,
+    Graph,
+    GraphInput,
+    Pool,
+    Reshape,
+    Transpose,
+)
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.scale_file import read_scales
@@ -188,6 +199,22 @@ def test_ops_without_weights_between_integers():
         net = replace(net, ops=kept, outputs=(kept[-1].y,))
         expected = compute(net, {"x": x})[net.outputs[0]].reshape(2, 8)
         assert score_error(QuantisedOracle(net, scales).scores(x).reshape(2, 8), expected).max() < 0.05
+
+
+def test_clips_between_layers():
+    """Of a ReLU6, and of a file with zero points, which the kernels do not hold."""
+    ops = (
+        Conv("x", "a", ("a",), normal(8, 3, 3, 3), normal(8), SAME),
+        Clip("a", "c", ("c",), low=-1.0, high=6.0, relu=True),
+        Conv("c", "b", ("b",), normal(4, 8, 3, 3), normal(4), SAME),
+        Clip("b", "y", ("y",), low=-3.0, high=7.0),
+    )
+    net, x = Graph(GraphInput("x", (None, 3, 4, 4)), ops, ("y",)), normal(2, 3, 4, 4)
+    scales = {"x": Scale(0.03, signed=True), "c": Scale(6 / 255, signed=False)}
+    (found,) = QuantisedOracle(net, scales).values(x[:1])
+    expected = compute(net, {"x": x[:1]})["y"]
+    assert (found.min(), found.max()) == (-3, 7)
+    assert layer_error(found, expected) < 0.05
 
 
 def _random_weights(*shape):

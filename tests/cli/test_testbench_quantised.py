@@ -68,6 +68,19 @@ def test_int8_rounds_and_is_compared_once(files: Path) -> None:
     assert report["quantised"]["ratio"] <= 1.1
 
 
+def test_int8_of_a_file_with_zero_points_is_calibrated_with_its_limits(files: Path, tmp_path: Path) -> None:
+    """The kernels hold none of its integers: its clips stay, in calibration, in int8 and in its quantised form."""
+    path = quantised(vgg("lopsided"), tmp_path / "m.onnx", scale=3.0)
+    found = CliRunner().invoke(cli, ["calibrate", str(path), "--images", str(files / "x.npy"), "--device", "cpu"])
+    assert found.exit_code == 0, found.output
+    options = ("--precision", "int8", "--inputs", str(files / "x.npy"), "--device", "cpu", "--json")
+    result = CliRunner().invoke(cli, ["testbench", str(path), *options])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0, report["failures"]
+    assert report["worst_error"] < 0.05
+    assert report["quantised"]["ratio"] <= 1.1
+
+
 def test_a_file_that_does_not_round_is_compared_once(files: Path) -> None:
     report, code = report_of(files, "relu6.float.onnx")
     assert code == 0, report["failures"]

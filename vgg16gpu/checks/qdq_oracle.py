@@ -20,6 +20,7 @@ from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.ops import (
     Array,
     BatchNorm,
+    Clip,
     Conv,
     Flatten,
     Gemm,
@@ -108,6 +109,9 @@ class _Writer:
                 self._node("BatchNormalization", [x, *names], op.y, epsilon=op.epsilon)
             case Relu() | Flatten() | Softmax():
                 self._node(type(op).__name__, [x], op.y)
+            case Clip() if not op.others:
+                limits = [self._constant(f"{op.y}/{i}", np.float32(limit)) for i, limit in enumerate(op.range)]
+                self._node("Clip", [x, *limits], op.y)
             case Transpose():
                 self._node("Transpose", [x], op.y, perm=op.permutation)
             case GlobalPool():

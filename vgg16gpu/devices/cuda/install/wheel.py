@@ -254,7 +254,7 @@ def _tag(content: bytes) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             text = file.read(f"pycuda-{PYCUDA}.dist-info/WHEEL").decode()
-    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError):
+    except Exception:  # damaged in whatever way: it is no such wheel
         return ""
     tags = re.findall(r"^Tag: ([\w.]+-[\w.]+-[\w.]+)$", text, re.MULTILINE)
     return tags[0] if len(tags) == 1 else ""
