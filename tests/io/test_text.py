@@ -51,6 +51,14 @@ def test_texts_of_other_systems(encoding):
     assert parse_numbers(("0 " * 700_000 + "1").encode(encoding), "a.txt").size == 700_001
 
 
+@pytest.mark.parametrize("word", [b"9" * 10**6 + b"x", b"1." + b"9" * 10**6 + b"x", b"1e" + b"9" * 10**6 + b"x"])
+def test_a_word_of_a_megabyte_takes_no_time(word):
+    start = time.process_time()
+    with pytest.raises(InputError, match=r"line 1, column 3: .* is not a number"):
+        parse_numbers(b"1 " + word, "a.txt")
+    assert time.process_time() - start < 2
+
+
 def test_wrong_count_says_which_sizes_would_fit():
     numbers = np.zeros(10 * 3 * 244 * 244, np.float32)
     with pytest.raises(InputError) as caught:

@@ -14,7 +14,8 @@ import vgg16gpu
 from vgg16gpu.cli.serve import serve_command
 from vgg16gpu.compiler.onnx import wire
 from vgg16gpu.compiler.onnx.folding import budget
-from vgg16gpu.pictures import images, limits
+from vgg16gpu.io.foreign import pictures
+from vgg16gpu.pictures import limits
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -122,7 +123,7 @@ def test_the_license_is_named_once() -> None:
         f"at most {limits.MAX_NBYTES >> 30} GiB",
         f"more than {limits.MAX_PIXELS:,} pixels",
         f"more than {limits._MAX_PIECES:,} pieces",
-        f"seven decoders: {', '.join(images._READERS)}.",
+        f"seven decoders: {', '.join(pictures.KINDS)}.",
     ],
 )
 def test_bounds_that_the_page_names_are_those_of_the_code(fact: str) -> None:

@@ -17,7 +17,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 _BLANKS = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 _CHUNK = 1 << 20  # bytes
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE)
+# Digits are never given back: those of a word of a megabyte would be tried in each way.
+_NUMBER = re.compile(rb"[+-]?((\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?|nan|inf(inity)?)", re.IGNORECASE)
 _SMALLEST_SIDE = 8  # of the image sizes suggested for a file of the wrong length
 _SUGGESTIONS = 3
 
