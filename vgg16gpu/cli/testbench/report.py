@@ -98,14 +98,8 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
             "beside float64",
             markup=False,
         )
-    if bench.references:
-        screen.print(_compared(bench.references), markup=False)
-    if bench.stored:
-        screen.print(
-            f"References: stored scores of onnxruntime {bench.stored.onnxruntime} for this model "
-            f"({bench.stored.path.name})",
-            markup=False,
-        )
+    if line := _origin(bench):
+        screen.print(line, markup=False)
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
         screen.print(_step_table(report))
@@ -135,6 +129,16 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     if report.passed:
         within = "" if report.tolerance == SCORE_TOLERANCES[outcome.precision] else f", {bound}"
         screen.print(f"PASS: {_passed(bench, report)}{within}", style="bold green", markup=False)
+
+
+def _origin(bench: Bench) -> str:
+    """Return a line about where the references come from; empty where onnxruntime has computed them."""
+    if bench.references:
+        return _compared(bench.references)
+    if bench.stored:
+        version, name = bench.stored.onnxruntime, bench.stored.path.name
+        return f"References: stored scores of onnxruntime {version} for this model ({name})"
+    return ""
 
 
 def _as_it_stands(rounded: Rounded) -> str:
