@@ -28,13 +28,11 @@ from vgg16gpu.checks.testbench import (
     judge,
     labelled_images,
     load_labelled,
-    spread_of,
     standard_inputs,
 )
 from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
 from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
-from vgg16gpu.cli.testbench.nearer import decided
 from vgg16gpu.cli.testbench.readable import read_each
 from vgg16gpu.cli.testbench.rounding import AsItStands
 from vgg16gpu.cli.testbench.sources import Source, sources
@@ -44,10 +42,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.foreign.documents import read_json
 from vgg16gpu.io.normalize import normalise
-from vgg16gpu.io.preprocessing import Origin, Preprocess
-from vgg16gpu.io.results import record_path
+from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shipped import is_digits
 from vgg16gpu.pictures.inputs import NamedInput, spec_of
@@ -206,7 +202,7 @@ def prepare(options: Options) -> Bench:
     graph = model.graph(outputs=options.outputs)
     batch = options.batch or graph.input.shape[0] or 1
     shape = resolve_input_shape(graph, batch, options.size)
-    notes = _as_recorded(model_notes(model, graph, shape, options.pixels, options.labels), options)
+    notes = model_notes(model, graph, shape, options.pixels, options.labels)
     sample = shape[1:]
     if options.outputs:
         inputs, left_out = _unlabelled(options, graph, sample, notes)
@@ -292,8 +288,6 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
         bench.labels,
         same_best=outcome.precision == "fp32",
     )
-    if outcome.precision == "fp32" and not bench.references:
-        verdicts = decided(bench, verdicts, outcome.scores, outcome.references, tolerance)
     quantised = None
     if outcome.quantised is not None:
         means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
@@ -302,9 +296,7 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
     stands = outcome.stands
     rounded = stands.judge([(row[None],) for row in outcome.scores], outcome.precision) if stands else None
     return Report(
-        *(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints),
-        rounded=rounded,
-        spread=spread_of(outcome.references),
+        verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints, rounded=rounded
     )
 
 
@@ -316,22 +308,6 @@ def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
     bound = promised if math.isfinite(promised) else ADMITTED_ERRORS[outcome.precision]
     replaced = tolerance if math.isfinite(tolerance) else 0.0
     return reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
-
-
-def _as_recorded(notes: ModelNotes, options: Options) -> ModelNotes:
-    """With the preprocessing of the run that has made the references, where a record tells and the user does not.
-
-    Raises InputError for a record that cannot be read.
-    """
-    record = options.references and record_path(Path(options.references))
-    if not record or not record.is_file() or notes.preprocess is None or options.pixels.given:
-        return notes
-    try:
-        fields = read_json(record)["run"]["options"]["preprocess"]
-        recorded = Preprocess.from_fields(fields).with_origin(Origin("user", options=(f"the record '{record}'",)))
-    except (KeyError, TypeError):  # of another version
-        return notes
-    return notes if recorded.channels != notes.preprocess.channels else replace(notes, preprocess=recorded)
 
 
 def _find(name: str | None) -> Path:

@@ -92,12 +92,6 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     error = "||y - r|| / ||r||, the worst input" if report.values else "max|y - r| / max|r|"
     heading(screen, f"{bench.model.path}, {outcome.precision}: errors are {error}, {bound}")
     screen.print(_value_table(report) if report.values else _input_table(report))
-    if by_float64 := sum(verdict.by_float64 for verdict in report.verdicts):
-        screen.print(
-            f"Float64: onnxruntime's scores of {by_float64} inputs are farther from it than ours; their errors are "
-            "beside float64",
-            markup=False,
-        )
     if line := _origin(bench):
         screen.print(line, markup=False)
     if report.steps:
