@@ -41,7 +41,7 @@ def fake(monkeypatch, tmp_path):
         return settle(device, task, built)
 
     monkeypatch.setattr(search, "_settle", settled)
-    monkeypatch.setattr(command, "open_device", lambda name: (device, name))
+    monkeypatch.setattr(command, "open_device", lambda name, **_: (device, name))
     monkeypatch.setattr(command, "_compile", lambda _: lambda _: None)
     monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
     return device

@@ -43,6 +43,7 @@ OWN = {
     "bench/peers/folder.py": "the setting and the answer of a process that it starts",
     "bench/peers/serving_fastapi.py": "the setting that our benchmark gives it",
     "bench/peers/folder_torch.py": "the peer that is measured: torch users open pictures so",
+    "checks/stored_references.py": "scores that the package ships",
     "checks/doctor.py": "the answer of a process that it starts",
     "devices/cuda/install/wheel.py": "a wheel that it has built, or had when it was built",
     "devices/cuda/nvjpeg.py": "a picture that it has just made",
@@ -57,9 +58,6 @@ OWN = {
     "lab/measure/profile_target.py": "the task that its parent gives it",
     "pictures/loading/job.py": "the job that its parent gives it",
     "pictures/loading/messages.py": "the lines of a process that it starts",
-    "server/app.py": "the statistics of a process that it starts",
-    "server/protocol.py": "still to go: requests, whose values are counted before",
-    "server/page/messages.py": "the messages of a process that it starts",
     "zoo/digits.py": "data that the package ships",
 }
 

@@ -156,7 +156,7 @@ def test_a_file_without_its_record_tells_by_itself(path):
     run(path, ROWS)
     record_path(path).unlink()
     assert run(path, ROWS, resume=True) == ROWS
-    with pytest.raises(InputError, match="model was"):
+    with pytest.raises(InputError, match="the model file is another one"):
         run(path, ROWS, record=record_of(ROWS, model="x"), resume=True)
 
 

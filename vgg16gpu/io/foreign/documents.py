@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.lines import read_bytes
 
@@ -68,6 +66,8 @@ def _is_deep(text: bytes) -> bool:
     """
     if text.count(b"[") + text.count(b"{") <= DEEPEST:
         return False
+    import numpy as np  # noqa: PLC0415 - options are read before anything that takes long to import
+
     if b"\\" in text:
         text = _ESCAPES.sub(b"", text)
     brackets = np.frombuffer(_STRINGS.sub(b"", text.translate(_ONE_KIND, _NO_STRUCTURE)), np.uint8)
