@@ -24,6 +24,7 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Shape,
 )
+from vgg16gpu.compiler.lowering.activation import Activation
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
 from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
@@ -283,7 +284,12 @@ def test_work_is_counted() -> None:
     place = Pointer(Arena.ACTIVATIONS, 0)
     y = Value("y", (2, 5, 3, 3), Layout.NHWC, place)
     step = elementwise_step(
-        "add", [View(place, (2, 5, 3, 3), (45, 9, 3, 1)), View(place, (), ())], y, names=("y",), label="add", relu=True
+        "add",
+        [View(place, (2, 5, 3, 3), (45, 9, 3, 1)), View(place, (), ())],
+        y,
+        names=("y",),
+        label="add",
+        finish=Activation(relu=True),
     )
     assert step.flop == 2 * 90
     assert step.nbytes == 4 * (90 + 1 + 2 * 9 * 8)
