@@ -159,7 +159,7 @@ def test_another_list_is_refused(folder, tmp_path):
     infer(folder, "--output", path)
     result = infer(folder / "sub", "--output", path, "--resume")
     assert result.exit_code == 2
-    assert "is of another run: list" in result.stderr
+    assert "the list of inputs is another one" in result.stderr
 
 
 def test_resume_and_format_want_a_file_of_rows(folder, tmp_path):

@@ -142,7 +142,7 @@ def slow(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("slow")
 def test_n4_a_first_run_says_that_it_compiles():
     done = invoke("infer", digit_sample(), "--model", "digits", "--device", "cpu", "--json")
-    assert re.search(r"^vgg16gpu: compiling \d+ kernels, once: they are kept", done.stderr, re.MULTILINE)
+    assert re.search(r"^vgg16gpu: compiling \d+ kernels; where the kernel cache", done.stderr, re.MULTILINE)
     again = invoke("infer", digit_sample(), "--model", "digits", "--device", "cpu", "--json")
     assert "compiling" not in again.stderr
     assert logging.getLogger("vgg16gpu.waiting").level == logging.NOTSET  # nothing is left behind

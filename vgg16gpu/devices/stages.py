@@ -58,7 +58,7 @@ def tell_compiling(compilations: Collection[Future[Any]]) -> None:
     global _has_told  # noqa: PLW0603 - of this process
     if not _has_told and wait(compilations, PATIENCE, FIRST_EXCEPTION).not_done:
         _has_told = True
-        _waiting.info("compiling %d kernels, once: they are kept, and later runs start without that", len(compilations))
+        _waiting.info("compiling %d kernels; where the kernel cache keeps them, later runs need not", len(compilations))
 
 
 def read_stages(text: str) -> dict[str, float]:
