@@ -49,6 +49,7 @@ def groups() -> tuple[Group, ...]:
     shim = tuple(name for name in main if name.endswith(".h"))
     own = tuple(name for name in main if name not in shim)
     return (
+        Group("The plain path", "Three kernels to read first.", _in_order((), "plain")),
         Group("The lab", "One technique a file, from the plainest on.", lab),
         Group("The ladder", "What a whole network ran on, before the engine's own kernels.", ladder),
         Group("The engine", "What is run when a model is, Hopper's first.", own),
@@ -58,8 +59,8 @@ def groups() -> tuple[Group, ...]:
 
 def sources(results: Results) -> Html:
     """A fold for every file: what its head says, then the code; pictures and what kernels take before the lab's."""
-    lab, *others = groups()
-    return joined([_group(lab, learning(results)), *map(_group, others)])
+    plain, lab, *others = groups()
+    return joined([_group(plain), _group(lab, learning(results)), *map(_group, others)])
 
 
 def _group(group: Group, before: Html | None = None) -> Html:
