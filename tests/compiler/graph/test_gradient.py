@@ -15,8 +15,8 @@ from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
+    AxisSoftmax,
     BatchNorm,
-    Clip,
     Conv,
     Flatten,
     Gemm,
@@ -209,8 +209,8 @@ def test_what_no_output_needs_is_not_computed() -> None:
 
 
 def test_refusals_name_the_op_and_what_is_supported() -> None:
-    with pytest.raises(ModelError, match=r"Clip 'y': its gradient is not supported; supported are those of Arithmetic"):
-        gradient_graph(graph_of(Clip("x", "y", ("y",))), (2, 3))
+    with pytest.raises(ModelError, match=r"AxisSoftmax 'y': its gradient is not supported; supported are those of Ari"):
+        gradient_graph(graph_of(AxisSoftmax("x", "y", ("y",), 1, 1)), (2, 3))
     two = Arithmetic("x", "y", ("y",), ("b",))
     pool = GlobalPool("x", "b", ("b",), "max")
     with pytest.raises(ModelError, match=r"add 'y': the gradient of 'b', \(1, 3, 1, 1\)"):
