@@ -47,9 +47,12 @@ class Reply:
 
 @dataclass
 class Running:
+    """told: what it has said until it listened, `line` last."""
+
     process: subprocess.Popen[str]
     port: int
     line: str
+    told: str
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -147,11 +150,12 @@ def serving(
     )
     assert process.stderr is not None
     try:
-        line = ""
+        line = told = ""
         while not (found := re.search(r"at https?://[^ ]+:(\d+),", line)):
             line = process.stderr.readline()
-            assert line, "the server ended"
-        server = Running(process, int(found[1]), line)
+            told += line
+            assert line, f"the server ended: {told}"
+        server = Running(process, int(found[1]), line, told)
         if "https" not in line:
             server.ready()
         yield server

@@ -110,10 +110,10 @@ def test_a_picture_is_explained_as_it_is_fitted(server):
         ({}, "nothing is asked for"),
         ({"layer": "nothing"}, "has the list"),
         ({"layer": ["relu1_1"]}, "has the list"),
-        ({"layer": "relu1_1", "maps": 0}, "1 or more"),
+        ({"layer": "relu1_1", "maps": 0}, "from 1 to"),
         ({"class": 10}, "this model has 10"),
-        ({"class": -1}, "this model has 10"),
-        ({"class": True}, "this model has 10"),
+        ({"class": -1}, "class is -1"),
+        ({"class": True}, "class is True"),
         ({"class": 1, "colour": "red"}, "an explanation takes"),
     ],
 )

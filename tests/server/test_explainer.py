@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 
@@ -18,8 +19,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.server.page.explainer import Explainer
 from vgg16gpu.server.page.layers import explainable
-from vgg16gpu.server.page.messages import Question
-from vgg16gpu.server.page.process import _answered
+from vgg16gpu.server.page.messages import Question, packed_question, receive
+from vgg16gpu.server.page.process import _answered, _serve
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description, EngineChoice, Tensor
 
@@ -142,3 +143,27 @@ def test_large_answers_and_late_questions_are_refused(explaining, most, seconds,
     with pytest.raises(RefusedError) as refused:
         _answered(explaining(), question, ROW.tobytes(), most)
     assert refused.value.status == status
+
+
+def test_a11_nothing_is_explained_to_who_has_hung_up():
+    """A question that waited is there, and whoever asked is not: nothing is computed for it."""
+    question = Question("relu1_1", 4, None, "float32", ROW.shape, time.monotonic() + 60)
+
+    class Explaining:
+        asked = 0
+
+        def maps(self, *_):
+            Explaining.asked += 1
+            return ROW[:, :1], [0]
+
+    for is_there in (True, False):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(packed_question(question, ROW.data))
+            if not is_there:
+                ours.shutdown(socket.SHUT_RDWR)
+            _serve(Explaining(), theirs, 1 << 20)
+            assert Explaining.asked == 1
+            if is_there:
+                head, raw = receive(ours)
+                assert (head["status"], raw) == (200, ROW.tobytes())

@@ -187,7 +187,7 @@ def test_sigterm_ends_what_is_under_way(digits):
     with serving("--batch", "4", "--workers", "1") as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
             slow.sendall(
-                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n"
+                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\n"
                 + f"Inference-Header-Content-Length: {len(head)}\r\n".encode()
                 + f"Content-Length: {len(head) + len(raw)}\r\n\r\n".encode()
                 + head
@@ -217,7 +217,7 @@ def test_slow_bodies_and_tokens_and_the_access_log(tmp_path, digits):
         assert server.ask("GET", "/v2/health/live").status == 200
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as slow:
             slow.sendall(
-                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n"
+                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first\r\n"
                 b"Content-Length: 100\r\n\r\n{"
             )
             assert slow.recv(4096).startswith(b"HTTP/1.1 408")

@@ -105,7 +105,7 @@ def test_slow_readers_and_writers_and_half_requests_cost_others_nothing(digits):
     message, raw = binary_request(digits[:4], "FP32")
     head = json.dumps(message | {"outputs": [{"name": "features.1"}]}).encode()
     asked = (
-        b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n"
+        b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\n"
         + f"Inference-Header-Content-Length: {len(head)}\r\nContent-Length: {len(head) + len(raw)}\r\n\r\n".encode()
         + head
         + raw

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.server import protocol
 from vgg16gpu.server.device.batching import Item, Queue
 from vgg16gpu.server.device.statistics import Statistics, added_up
+from vgg16gpu.server.protocol import requests
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 from vgg16gpu.server.wire import Answer, Asked, Kind, Outbox
@@ -138,8 +138,8 @@ def test_a_missing_extra_is_one_line(monkeypatch):
 def test_a_long_text_among_numbers_takes_no_room(data):
     tracemalloc.start()
     try:
-        with pytest.raises(RefusedError, match="not numbers") as refused:
-            protocol._from_json(data, np.dtype("<f4"), (401,), "FP32")
+        with pytest.raises(RefusedError, match="numbers alone") as refused:
+            requests._from_json(data, np.dtype("<f4"), (401,), "FP32")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import multiprocessing
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -35,7 +37,7 @@ from vgg16gpu.pictures.jpeg import baseline_shape
 from vgg16gpu.server.device.loop import DeviceLoop
 from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.device.process import describe
-from vgg16gpu.server.pictures import DevicePictures
+from vgg16gpu.server.front_end.pictures import DevicePictures, check_costs
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
 from vgg16gpu.server.slots import (
@@ -50,6 +52,7 @@ from vgg16gpu.server.slots import (
     slot_memory,
 )
 from vgg16gpu.server.wire import MAX_NBYTES, UNDECODED, Answer, Asked, Kind
+from vgg16gpu.server.workers import CancelToken
 from vgg16gpu.zoo.generate import make_vgg
 
 SIDE, LARGEST, ROW_NBYTES = 48, 8, 1 << 20
@@ -239,7 +242,8 @@ def test_no_room_is_decoded_into_while_it_is_read(model: Path, seed: int) -> Non
         check_two_under_way(files, lane, [slots_of(*part) for part in parts], right)
 
 
-BOUNDS = Bounds(1 << 20, 1 << 22, 30_000, 64, 8, 10.0, 10.0)
+DEADLINE = time.monotonic() + 1e6
+BOUNDS = Bounds(1 << 20, 1 << 22, 30_000, 120_000, 64, 8, 10.0)
 
 
 @pytest.fixture
@@ -253,7 +257,10 @@ def put(served: Served, pictures: list[bytes], *, as_files: bool = True) -> list
     """What lies in the slots for them then."""
     nbytes = SlotLayout.of(served.description).input
     rows = [np.full(nbytes, 0xEE, np.uint8) for _ in pictures]
-    has_files = DevicePictures(served).put(pictures, rows, as_files=as_files)
+    device = DevicePictures(served)
+    plans = device.plan(pictures, rows, as_files=as_files)
+    check_costs([plan.cost for plan in plans], served.bounds)
+    has_files = device.put(plans, rows, CancelToken(math.inf))
     found = [picture_in(row) for row in rows]
     assert has_files == any(picture.sampling for picture in found)
     return found
@@ -266,7 +273,7 @@ def test_what_front_ends_leave_to_the_device(served: Served) -> None:
         assert picture[1:] == file_of(data)[1:]
         assert picture[1:3] == size
     png = (Path(__file__).parents[2] / "vgg16gpu/data/digit_sample.png").read_bytes()
-    file, ready = put(served, [PHOTOS[0], png])
+    file, ready = put(replace(served, bounds=replace(BOUNDS, pixels=256 * 256)), [PHOTOS[0], png])
     assert file.sampling
     assert ready[1:] == (0, 0, 0)
     assert_same_bits(ready.data, fitted(png, "x", 3, SIDE, SIDE, PREPROCESS).reshape(-1))
@@ -285,7 +292,7 @@ def test_what_front_ends_decode_for_a_device_that_resizes(served: Served) -> Non
     for data, picture, size in zip(PHOTOS, put(served, PHOTOS, as_files=False), SIZES, strict=True):
         assert picture[1:] == (*size, 0)
         assert np.array_equal(picture.data, decode(data, "x", 3).reshape(-1))
-    bounds = replace(BOUNDS, pixels=1 << 20)
+    bounds = replace(BOUNDS, pixels=1 << 20, request_pixels=1 << 20)
     large = jpeg(600, 600, seed=3)
     (picture,) = put(
         replace(served, bounds=bounds, description=replace(served.description, room_nbytes=1 << 26)), [large]
@@ -390,8 +397,8 @@ class Links:
         self.engine, self.memory, self.pool, self.refuses = engine, memory, pool, refuses
         self.asked: list[Kind] = []
 
-    async def ask(self, kind: Kind, lease: Lease, seconds: float) -> Answer:
-        assert seconds == BOUNDS.deadline
+    async def ask(self, kind: Kind, lease: Lease, deadline: float) -> Answer:
+        assert deadline == DEADLINE
         self.asked.append(kind)
         assert kind == Kind.PICTURES
         found = [picture_in(self.memory.input(slot, self.memory.layout.input)) for slot in lease.slots]
@@ -411,7 +418,7 @@ class Links:
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served, refuses: bool) -> None:
     require_extra()
-    from vgg16gpu.server.app import App, Call
+    from vgg16gpu.server.front_end.app import App, Call
 
     layout = SlotLayout.of(served.description)
     descriptor = slot_memory(layout, 4)
@@ -430,7 +437,7 @@ def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served
         metrics: Any = SimpleNamespace(answered=lambda *_: None, decoded=lambda *_: None)
         explanations: Any = None  # nobody asks
         app = App(served, memory, pool, links, metrics, explanations, lambda: False)
-        reply = asyncio.run(app.handle(Call("POST", "/v2/models/narrow/infer", headers.get, read)))
+        reply = asyncio.run(app.handle(Call("POST", "/v2/models/narrow/infer", headers.get, read, DEADLINE)))
         assert reply.status == 200, reply.body
         assert links.asked == [Kind.PICTURES, Kind.PICTURES][: 1 + refuses]
         assert pool.used == 0

@@ -78,7 +78,7 @@ def test_a_connection_ends_with_a_body_that_was_not_read(server, method, path, b
 def begun(server, body):
     """A connection whose request has come but for its last byte."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    head = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:-1])
     return connection
 
@@ -89,12 +89,16 @@ def test_more_bodies_at_once_than_four_of_the_largest_are_refused(digits):
     largest = json.dumps(message).encode().ljust(1 << 20)
     with serving("--batch", "4", "--workers", "1", "--max-body-mb", "1", "--deadline-s", "60") as server:
 
+        def post(body):
+            return server.ask("POST", "/v2/models/digits/infer", body)
+
         def four(stack):
-            """All of them under way, so that not even a small one is read."""
+            """All of them under way, so that no other large one is read, and small ones are."""
             connections = [stack.enter_context(begun(server, largest)) for _ in range(4)]
-            until(lambda: server.infer(*small).status != 200)
-            refused = server.infer(*small)
+            until(lambda: post(largest).status != 200)
+            refused = post(largest)
             require_later(refused, 429, "too many bodies are being read")
+            assert server.infer(*small).status == 200
             assert refused.headers["connection"] == "close"  # it was not read
             assert not select.select(connections, [], [], 0)[0]  # none is refused
             return connections

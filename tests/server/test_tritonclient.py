@@ -180,3 +180,32 @@ def test_asyncio_wrong_requests_are_its_exceptions(triton, aio, digits):
         aio(lambda client: client.infer("digits", asked(triton, digits[:1, :, :8])))
     with pytest.raises(triton.InferenceServerException, match=r"^\[404\] no such model"):
         aio(lambda client: client.infer("other", asked(triton, digits[:1])))
+
+
+def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):
+    """404 NOT_FOUND, 501 UNSUPPORTED, as Triton's HTTP server answers without these."""
+    assert client.get_system_shared_memory_status() == []
+    assert client.get_cuda_shared_memory_status() == []
+    for call, status in (
+        (lambda: client.register_system_shared_memory("mine", "/mine", 4096), 501),
+        (lambda: client.unregister_system_shared_memory("mine"), 501),
+        (lambda: client.load_model("digits"), 501),
+        (client.get_trace_settings, 501),
+        (client.get_log_settings, 501),
+        (lambda: client.get_model_metadata("digits", "2"), 404),
+        (lambda: client.infer("digits", asked(triton, digits[:1]), model_version="2"), 404),
+    ):
+        with pytest.raises(triton.InferenceServerException) as refused:
+            call()
+        assert refused.value.status() == str(status)
+        assert "\n" not in refused.value.message()
+    shared = triton.InferInput("input", [1, 1, 32, 32], "FP32")
+    shared.set_shared_memory("mine", 4096)
+    output = triton.InferRequestedOutput("output")
+    output.set_shared_memory("mine", 40)
+    for inputs, outputs in (([shared], None), (asked(triton, digits[:1]), [output])):
+        with pytest.raises(
+            triton.InferenceServerException, match="shared_memory_region 'mine' is not registered"
+        ) as refused:
+            client.infer("digits", inputs, outputs=outputs)
+        assert refused.value.status() == "404"

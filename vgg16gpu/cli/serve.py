@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +28,26 @@ from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.devices import expects_gpu
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices, thread_shares
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.lines import decode_text, read_bytes
+from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.choices import AUTO, DECODE
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import fit_for
-from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.address import Address, reserved
+from vgg16gpu.server.front_end.door import Door, LogFile, check_tls
 from vgg16gpu.server.page.layers import explainable
+from vgg16gpu.server.parent.identity import Identity
+from vgg16gpu.server.parent.limits import allowed_connections
+from vgg16gpu.server.parent.supervisor import Supervisor, check_installed
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
-from vgg16gpu.server.supervisor import Supervisor, check_installed
+
+_log = logging.getLogger(__name__)
 
 _DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
 _QUEUE_HELP = "Images that may wait in all, at least a batch in each front end; beyond them requests get 429."
@@ -53,7 +63,17 @@ _DECODE_HELP = (
     "Who decodes JPEG pictures: front ends (cpu), or the GPU by nvJPEG (gpu), to the same pixels or nearly so "
     "(docs/pictures.md); auto is {auto}. Default: auto."
 )
+_HOST_NAME_HELP = (
+    "A name that clients have for this machine (may be given several times). Requests by other names are refused where "
+    "the server listens on the loopback, or this is given: a page of a stranger makes such names up."
+)
+_CONNECTIONS_HELP = "Of each front end; fewer where a process may not open so many files (ulimit -n)."
+_PIXELS_HELP = "Of a picture; of a request's pictures together four times as many."
+_DEADLINE_HELP = "Of a request from its head to its answer, in all."
 _MOST_WORKERS = 8
+_REQUEST_PIXELS = 4  # pictures of the most pixels that a request may have
+_BODIES = 4  # bodies of the largest size that a front end holds at once
+_MOST_TOKENS = 1 << 20  # bytes of a file of tokens
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,7 @@ class Options:
     access_log: str | None
     page: bool
     decode: str
+    host_names: tuple[str, ...]
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -97,6 +118,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--name", metavar="NAME", help="What clients call the model. Default: the file's name without its ending."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0: all networks.")
+@click.option("--host-name", "host_names", multiple=True, metavar="NAME", help=_HOST_NAME_HELP)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
 @device_option
 @devices_option
@@ -108,11 +130,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--queue", type=click.IntRange(1, 1 << 16), default=512, show_default=True, help=_QUEUE_HELP)
 @click.option("--workers", type=click.IntRange(1, 64), metavar="N", help=_WORKERS_HELP)
 @click.option("--max-body-mb", type=click.IntRange(1, 1024), default=32, show_default=True, help="Size of a request.")
-@click.option("--max-pixels", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a picture.")
-@click.option("--max-connections", type=click.IntRange(1), default=1024, show_default=True, help="Of each front end.")
-@click.option(
-    "--deadline-s", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Of a request, in all."
-)
+@click.option("--max-pixels", type=click.IntRange(1), default=50_000_000, show_default=True, help=_PIXELS_HELP)
+@click.option("--max-connections", type=click.IntRange(1), default=1024, show_default=True, help=_CONNECTIONS_HELP)
+@click.option("--deadline-s", type=click.FloatRange(0.01), default=10.0, show_default=True, help=_DEADLINE_HELP)
 @click.option("--stall-s", type=click.FloatRange(1), default=10.0, show_default=True, help=_STALL_HELP)
 @click.option("--token-file", type=_FILE, metavar="FILE", help=_TOKENS_HELP)
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate (PEM): HTTPS in place of HTTP.")
@@ -139,7 +159,28 @@ def serve_command(context: click.Context, /, **values: Any) -> None:
 
 def serve(options: Options) -> None:
     """Until a signal. Raises what Model and Engine raise, and InputError."""
+    _check_names(options)
+    tokens = _tokens(options.token_file)
+    check_tls(options.tls_cert, options.tls_key)
+    connections = allowed_connections(options.max_connections)
+    if connections < options.max_connections:
+        tell(f"--max-connections is {connections}, as a process may open so few files here; raise `ulimit -n` for more")
+    with ExitStack() as stack:
+        address = stack.enter_context(reserved(options.host, options.port))
+        log = LogFile.opened(options.access_log) if options.access_log else None
+        if log:
+            stack.callback(log.close)
+        _serve(replace(options, max_connections=connections), address, tokens, log, stack)
+
+
+def _serve(
+    options: Options, address: Address, tokens: tuple[bytes, ...], log: LogFile | None, stack: ExitStack
+) -> None:
+    """With the address taken. stack: closes what is opened."""
     model = Model(find_model(options.model))
+    name = model.path.stem if options.name is None else options.name
+    if options.name is None:
+        _check_name(name)
     graph = model.graph(options.precision, options.outputs)
     shape = resolve_input_shape(graph, 1, options.size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
@@ -149,7 +190,6 @@ def serve(options: Options) -> None:
     decodes = decodes_on_device(options.decode, names[0], spec)
     workers = options.workers or front_ends(device_waits=on_gpu and not decodes)
     queue = -(-options.queue // workers)
-    tokens = _tokens(options.token_file)
     one = EngineChoice(
         model=str(model.path),
         device=options.device,
@@ -163,28 +203,50 @@ def serve(options: Options) -> None:
         fits=notes.preprocess if on_gpu and fit_for(spec) else None,
         decodes=decodes,
     )
+    if notes.preprocess and (assumed := notes.preprocess.assumption(*shape[2:])):
+        _log.warning("warning: %s; --preprocess says how", assumed)
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
-    choices = [replace(one, device=name, threads=share) for name, share in zip(names, threads, strict=True)]
+    choices = [replace(one, device=device, threads=share) for device, share in zip(names, threads, strict=True)]
+    identity = Identity(_files_of(model, options.precision))
+    stack.callback(identity.close)
+    hosts = options.host_names if address.is_loopback or options.host_names else None
 
     def served(description: Description) -> Served:
         """With the names of the classes, where the first output is the model's own scores."""
         classes = class_count((1, *description.outputs[0].shape))
         named = notes.names(classes) if classes and not options.outputs else ()
-        name = options.name or model.path.stem
         told = explainable(model, description.input.shape) if options.page else None
-        return Served(
-            name,
-            description,
-            notes.preprocess,
-            tuple(named),
-            _bounds(options, max(queue, description.largest)),
-            tokens,
-            told,
-        )
+        bounds = _bounds(options, max(queue, description.largest))
+        return Served(name, description, notes.preprocess, tuple(named), bounds, tokens, told, hosts)
 
-    door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
-    with Supervisor(choices, served, door, workers, options.stall_s) as supervisor:
+    door = Door(address, options.tls_cert, options.tls_key, log)
+    with Supervisor(choices, served, door, workers, options.stall_s, identity) as supervisor:
         supervisor.run(tell)
+
+
+def _files_of(model: Model, precision: str) -> list[Path]:
+    """What a device process loads of a model: its file, what lies beside it, and scales where they are read."""
+    paths = list(model.file.paths)
+    if precision == "int8" and not model.has_scales:
+        paths.append(scales_path(model.path))
+    return [path for path in paths if path.exists()]
+
+
+def _check_names(options: Options) -> None:
+    """Raise InputError for names that no request could use."""
+    if options.name is not None:
+        _check_name(options.name)
+    for host in options.host_names:
+        if not host or not host.isascii() or not host.isprintable() or set(host) & set("/@ "):
+            raise InputError(f"--host-name {shown(host)}: give the name alone, as in a URL: inference.example")
+
+
+def _check_name(name: str) -> None:
+    """Raise InputError for a name that is no part of a path, or means another one."""
+    if not name or not name.isprintable() or set(name) & set("/?#%") or name in (".", "..", "stats"):
+        raise InputError(
+            f"--name {shown(name)}: clients write it in a path; give letters, digits, dots and dashes, and not 'stats'"
+        )
 
 
 def front_ends(*, device_waits: bool) -> int:
@@ -196,12 +258,12 @@ def _bounds(options: Options, queue: int) -> Bounds:
     body = options.max_body_mb << 20
     return Bounds(
         body=body,
-        bodies=4 * body,
+        bodies=_BODIES * body,
         pixels=options.max_pixels,
+        request_pixels=_REQUEST_PIXELS * options.max_pixels,
         queue=queue,
         connections=options.max_connections,
         deadline=options.deadline_s,
-        body_seconds=options.deadline_s,
     )
 
 
@@ -209,10 +271,9 @@ def _tokens(file: Path | None) -> tuple[bytes, ...]:
     """The lines of the file. Raises InputError where it cannot be read or is empty."""
     if file is None:
         return ()
-    try:
-        tokens = tuple(line.strip() for line in file.read_bytes().splitlines() if line.strip())
-    except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}") from error
+    name = f"'{file}'"
+    text = decode_text(read_bytes(file, name, _MOST_TOKENS), name)
+    tokens = tuple(line.strip().encode(errors="surrogateescape") for line in text.split("\n") if line.strip())
     if not tokens:
         raise InputError(f"'{file}' holds no token; write one a line, or leave --token-file out")
     return tokens

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from vgg16gpu.errors import Error
 from vgg16gpu.server.served import Warm
 
 BEAT: Final = 0.5  # seconds between two questions
 _SLOWER: Final = 5  # times the slowest batch of the warm-up that one may take
+
+# Those that end a server. A child has to do with them what it means to before they reach it, so it starts with them
+# blocked: a terminal sends them to all processes, also to one that imports yet.
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -62,10 +70,15 @@ class Child:
 
 
 def started(target: Callable[..., None], given: tuple[Any, ...], name: str, patience: float) -> Child:
-    """A child that runs `target(*given, pipe)`."""
+    """A child that runs `target(*given, pipe)`, with SIGNALS blocked."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=target, args=(*given, theirs), name=name, daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # who starts it first unblocks signals behind it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return Child(process, ours, patience)
 
@@ -78,6 +91,31 @@ def answered(pipe: Connection) -> bool:
     except (EOFError, OSError):
         return False
     return True
+
+
+def ignore_warnings() -> None:
+    """Have libraries say nothing of what strangers send, unless the user has asked for warnings (python -W)."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+
+
+def ignore_signals() -> None:
+    """Leave it to the process that started this one to say when it is over."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def is_ignored(number: signal.Signals) -> bool:
+    """Whether whoever started this process has had it ignore a signal, as nohup does."""
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+def failed(pipe: Connection, error: Error) -> NoReturn:
+    """End this process, and tell the one that started it why."""
+    with suppress(OSError):
+        pipe.send(error)
+    raise SystemExit(1)
 
 
 def keep_for_good() -> None:

@@ -14,17 +14,18 @@ from vgg16gpu.io.preprocessing import Preprocess
 class Bounds:
     """What a front end takes at most.
 
-    body: bytes of a request; bodies: of all requests that are being read; pixels: of a picture before it is fitted;
-    queue: images in slots; connections; deadline, body_seconds: of a request, and of reading its body.
+    body: bytes of a request; bodies: of all large ones that are under way; pixels: of a picture before it is fitted;
+    request_pixels: of all pictures of a request; queue: images in slots; connections; deadline: seconds of a request,
+    from its head to its answer, and of reading its head.
     """
 
     body: int
     bodies: int
     pixels: int
+    request_pixels: int
     queue: int
     connections: int
     deadline: float
-    body_seconds: float
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Explainable:
 class Served:
     """All that a front end knows. labels: of the classes of the first output, empty where it has none.
 
-    explainable: None for a server without the page.
+    explainable: None for a server without the page. hosts: names that requests may have for this machine beside those
+    of the loopback; None where they may have any.
     """
 
     name: str
@@ -126,3 +128,4 @@ class Served:
     bounds: Bounds
     tokens: tuple[bytes, ...]
     explainable: Explainable | None
+    hosts: tuple[str, ...] | None = None

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 Message: TypeAlias = bytes | memoryview
 
 JOINED_NBYTES: Final = 1 << 15  # of several answers in a message
+CANCELLED: Final = 2  # the status of an answer that nobody waits for
 UNDECODED: Final = 1  # the status of an answer: one of the files is none for the device, the front end may decode it
 MAX_NBYTES: Final = 1 << 18  # of a message: more than the largest request takes, a batch of 65,535 images
 
@@ -21,13 +22,17 @@ _ANSWER: Final = struct.Struct("<HHIQdd")
 
 
 class Kind(IntEnum):
-    """What is asked for, of numbers or pictures in slots. HELLO comes first, with the descriptor of these."""
+    """What is asked for, of numbers or pictures in slots. HELLO comes first, with the descriptor of these.
+
+    CANCEL has the number of a question that nobody waits for any more, and no answer of its own.
+    """
 
     HELLO = 1
     FLOATS = 2
     PIXELS = 3
     STATISTICS = 4
     PICTURES = 5
+    CANCEL = 6
 
 
 @dataclass(frozen=True)

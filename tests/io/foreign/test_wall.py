@@ -58,9 +58,6 @@ OWN = {
     "lab/measure/profile_target.py": "the task that its parent gives it",
     "pictures/loading/job.py": "the job that its parent gives it",
     "pictures/loading/messages.py": "the lines of a process that it starts",
-    "server/app.py": "the statistics of a process that it starts",
-    "server/protocol.py": "requests, whose values are counted before; to move to io/foreign",
-    "server/page/messages.py": "the messages of a process that it starts",
     "zoo/digits.py": "data that the package ships",
 }
 

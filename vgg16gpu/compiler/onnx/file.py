@@ -99,6 +99,12 @@ class OnnxFile:
         """The bytes of the file, without external data."""
         return self._data
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The file, and those of external data that were read from beside it; none of a model in memory."""
+        folder = self.folder or Path()
+        return (self.path, *(folder / name.replace("\\", "/") for name in self._external)) if self.is_on_disk else ()
+
     def digest(self) -> str:
         """SHA-256 of the file, and of the external data that was read from beside it."""
         digest = hashlib.sha256(self._data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import selectors
 import socket
@@ -27,6 +28,7 @@ from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.runtime.double_buffer import DEPTH, Lane, Sent
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.outputs import NONFINITE
 from vgg16gpu.server.children import answered
 from vgg16gpu.server.device.batching import Item, Queue
 from vgg16gpu.server.device.pictures import PictureLane
@@ -34,7 +36,7 @@ from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
 from vgg16gpu.server.slots import SlotLayout, SlotMemory
-from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, UNDECODED, Answer, Asked, Kind, Outbox
+from vgg16gpu.server.wire import CANCELLED, JOINED_NBYTES, MAX_NBYTES, UNDECODED, Answer, Asked, Kind, Outbox
 
 _log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
@@ -181,6 +183,10 @@ class DeviceLoop:
     def _take(self, peer: Peer, asked: Asked) -> None:
         if asked.kind in self._lanes or asked.kind == Kind.PICTURES:
             self._queue.add(Item(peer, asked))
+        elif asked.kind == Kind.CANCEL:
+            for item in self._queue.drop(lambda item: item.sender is peer and item.asked.number == asked.number):
+                self._statistics.add_fail(time.monotonic() - item.asked.sent)
+                self._answer(peer, Answer(asked.number, CANCELLED))
         elif asked.kind == Kind.STATISTICS:
             told = {"device": self._description.device, **self._statistics.told()}
             self._answer(peer, Answer(asked.number, text=json.dumps(told)))
@@ -242,7 +248,7 @@ class DeviceLoop:
             return Run(items, self._lanes[Kind.PIXELS], sent, batch, now, refused)
         lane, shape = self._lanes[kind], self._shapes[kind]
         element = np.dtype(_TYPES[kind])
-        inputs = _inputs(items, element.itemsize * int(np.prod(shape)))
+        inputs = _inputs(items, element.itemsize * math.prod(shape))
         rows = [row.view(element).reshape(1, *shape) for row in inputs]
         return Run(items, lane, lane.send(rows, batch), batch, now)
 
@@ -263,7 +269,8 @@ class DeviceLoop:
             try:
                 joined = run.lane.joined([results.rows(first, last)])
             except InputError as error:
-                answer = Answer(asked.number, 400, run.batch, queued, computed, str(error))
+                reason = str(error).replace(NONFINITE, "holds NaN or Inf; clean the data")  # no option allows them here
+                answer = Answer(asked.number, 400, run.batch, queued, computed, reason)
             else:
                 if item.sender.is_open:
                     _write(item, joined if isinstance(joined, tuple) else (joined,))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import signal
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from vgg16gpu.devices import widen_queues
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.io.foreign.numbers import whole_number
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.choices import GPU
 from vgg16gpu.pictures.inputs import InputSpec
@@ -20,7 +20,7 @@ from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
-from vgg16gpu.server.children import keep_for_good
+from vgg16gpu.server.children import failed, ignore_signals, ignore_warnings, keep_for_good
 from vgg16gpu.server.device.loop import DeviceLoop, Pictures
 from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
@@ -39,13 +39,12 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
 
     if choice.decodes:
         widen_queues()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signals()
+    ignore_warnings()
     try:
         engine = built(choice)
     except Error as error:
-        status.send(error)
-        return
+        failed(status, error)
     with closing(engine):
         told = DeviceMetrics(number)
         try:
@@ -54,13 +53,13 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
             description = describe(engine, choice.outputs, ROOM_NBYTES if pictures else 0, decodes=choice.decodes)
             loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)), pictures)
         except Error as error:
-            status.send(error)
-            return
+            failed(status, error)
         with closing(loop):
             slowest = loop.warm_up()
             keep_for_good()
             foreign = engine.device.foreign
-            status.send(Warm(description, slowest, _resident_nbytes(), foreign.used_nbytes() if foreign else 0))
+            with suppress(OSError):  # who started this one may be gone; `serve` ends then
+                status.send(Warm(description, slowest, _resident_nbytes(), foreign.used_nbytes() if foreign else 0))
             try:
                 loop.serve(listener, status)
             except (DeviceError, KernelError) as error:
@@ -76,7 +75,7 @@ def _used_nbytes(engine: Engine) -> int:
 
 def _resident_nbytes() -> int:
     """Memory that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    return whole_number(Path("/proc/self/statm").read_text().split()[1], "statm", 0, 1 << 52) * mmap.PAGESIZE
 
 
 def built(choice: EngineChoice) -> Engine:

@@ -52,7 +52,7 @@ class Explainer:
         if not isinstance(found, np.ndarray) or found.ndim != 4:
             raise InputError(f"layer '{layer}' has no feature maps; ask for one of the list")
         order = np.argsort(-np.abs(found[0]).mean(axis=(1, 2)), kind="stable")[:most]
-        return np.ascontiguousarray(found[:, order]), [int(channel) for channel in order]
+        return np.ascontiguousarray(found[:, order]), order.tolist()
 
     def gradient(self, image: Images, class_index: int) -> Array:
         """That of a score to the normalised image, in the file's own shape. Raises ModelError for ops without one."""
@@ -65,7 +65,7 @@ class Explainer:
             raise InputError(f"the model's first output has shape {list(shape)} and no classes: ask for a layer alone")
         if class_index >= classes:
             raise InputError(f"class {class_index}: the model has 0 to {classes - 1}")
-        score = Element(graph.outputs[0], tuple(int(i) for i in np.unravel_index(class_index, shape)))
+        score = Element(graph.outputs[0], tuple(each.item() for each in np.unravel_index(class_index, shape)))
         score = before_softmax(graph, shapes, score) or score
         weights = np.zeros(shapes[score.value], np.float32)
         weights[score.place] = 1

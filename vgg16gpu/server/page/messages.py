@@ -6,15 +6,16 @@ One connection is one question and its answer. The socket's own backlog is the q
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
-from asyncio import StreamReader
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.io.foreign.documents import parse_json
 
 BACKLOG: Final = 1  # of listen: Linux lets one more wait, so two wait beside the one that is explained
 
@@ -55,26 +56,31 @@ def packed_question(question: Question, rows: bytes | memoryview) -> bytes:
     return packed(asdict(question), rows)
 
 
-def receive_question(connection: socket.socket) -> tuple[Question, bytes]:
-    """The reverse. Raises OSError where the other end is gone or slow."""
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """An answer. Raises OSError where the other end is gone or slow."""
     text, raw = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-    head = json.loads(_exactly(connection, text))
-    return Question(**{**head, "shape": tuple(head["shape"])}), _exactly(connection, raw)
+    head: dict[str, Any] = parse_json(_exactly(connection, text), "a message")
+    return head, _exactly(connection, raw)
 
 
-async def read(reader: StreamReader) -> tuple[dict[str, Any], bytes]:
-    """An answer. Raises IncompleteReadError where the other end is gone."""
-    text, raw = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
-    head: dict[str, Any] = json.loads(await reader.readexactly(text))
-    return head, await reader.readexactly(raw)
+def receive_question(connection: socket.socket) -> tuple[Question, bytes]:
+    """The reverse of `packed_question`. Raises OSError where the other end is gone or slow."""
+    head, raw = receive(connection)
+    return Question(**{**head, "shape": tuple(head["shape"])}), raw
+
+
+def has_hung_up(connection: socket.socket) -> bool:
+    """Whether whoever has asked waits no more: nobody sends anything behind a question."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    parts = []
-    while count:
-        part = connection.recv(min(count, _STEP))
-        if not part:
+    data = bytearray(count)
+    place = memoryview(data)
+    while place:
+        nbytes = connection.recv_into(place[:_STEP])
+        if not nbytes:
             raise ConnectionResetError("the other end is gone")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        place = place[nbytes:]
+    return bytes(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import time
 from contextlib import suppress
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from vgg16gpu.errors import Error, InputError, KernelError, ModelError
-from vgg16gpu.server.children import answered
-from vgg16gpu.server.page.messages import Question, packed, receive_question
+from vgg16gpu.server.children import answered, ignore_signals, ignore_warnings
+from vgg16gpu.server.page.messages import Question, has_hung_up, packed, receive_question
 from vgg16gpu.server.refused import RefusedError, too_late
 from vgg16gpu.server.served import Description, EngineChoice
 
@@ -31,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 def main(choice: EngineChoice, description: Description, most: int, listener: socket.socket, until: Connection) -> None:
     """Answer until the other end of `until` closes. most: bytes of an answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signals()
+    ignore_warnings()
     os.nice(_LOWEST)
     from vgg16gpu.server.page.explainer import Explainer  # noqa: PLC0415 - at the lowest priority, too
 
@@ -58,6 +57,8 @@ def _serve(explainer: Explainer, connection: socket.socket, most: int) -> None:
     failed = False
     with suppress(OSError):  # a front end that is gone
         question, raw = receive_question(connection)
+        if has_hung_up(connection):
+            return
         try:
             answer = _answered(explainer, question, raw, most)
         except (RefusedError, InputError, ModelError) as error:

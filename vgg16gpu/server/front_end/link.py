@@ -9,12 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from vgg16gpu.server.refused import RefusedError, no_device, too_late
+from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.slots import Lease, SlotPool
 from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind, Outbox
 
 _AGAIN: Final = 0.05  # seconds between two tries to connect
-_GRACE: Final = 1.0  # seconds that a device process has to say itself that a deadline has passed
 _HELLO: Final = 0  # the number of this message
 
 
@@ -106,29 +105,30 @@ class Link:
             loop.remove_writer(self._socket)
         self._is_writing = is_writing
 
-    async def ask(self, kind: Kind, lease: Lease | None, seconds: float) -> Answer:
+    async def ask(self, kind: Kind, lease: Lease | None, deadline: float) -> Answer:
         """See `Links.ask`."""
-        now, number = time.monotonic(), next(self._numbers)
-        asked = Asked(kind, number, now, now + seconds, lease.slots if lease else ())
-        self._outbox.add(asked.packed())
-        self._send()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
+        number = next(self._numbers)
+        asked = Asked(kind, number, time.monotonic(), deadline, lease.slots if lease else ())
+        self._put(asked)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future, lease
         self.images += len(asked.slots)
-        timer = loop.call_later(seconds + _GRACE, _expire, future)
         try:
             answer = await future
         except asyncio.CancelledError:
-            if number not in self._waiting:  # its answer has come
+            if number in self._waiting:
+                self._put(Asked(Kind.CANCEL, number))  # the answer gives the lease back
+            else:
                 self._free(lease)
             raise
-        finally:
-            timer.cancel()
         if answer.status != 200:
             self._free(lease)
             raise RefusedError(answer.status, answer.text, retry=answer.status == 503)
         return answer
+
+    def _put(self, asked: Asked) -> None:
+        self._outbox.add(asked.packed())
+        self._send()
 
     def _free(self, lease: Lease | None) -> None:
         if lease:
@@ -148,9 +148,10 @@ class Links:
         """Whether a device process takes requests."""
         return any(link.is_ready for link in self._links)
 
-    async def ask(self, kind: Kind, lease: Lease | None, seconds: float) -> Answer:
+    async def ask(self, kind: Kind, lease: Lease | None, deadline: float) -> Answer:
         """The answer of the device process with the fewest images under way; equal ones take turns.
 
+        deadline: of CLOCK_MONOTONIC; what has not begun by then is dropped, as is that of a cancelled caller.
         With the answer the lease is the caller's again. Raises RefusedError, and then has the lease.
         """
         self._turn = (self._turn + 1) % len(self._links)
@@ -159,17 +160,12 @@ class Links:
             if lease:
                 self._pool.give_back(lease)
             raise no_device()
-        return await min(ready, key=lambda link: link.images).ask(kind, lease, seconds)
+        return await min(ready, key=lambda link: link.images).ask(kind, lease, deadline)
 
-    async def ask_each(self, kind: Kind, seconds: float) -> list[Answer]:
+    async def ask_each(self, kind: Kind, deadline: float) -> list[Answer]:
         """The answers of all device processes that take requests. Raises RefusedError where none answers."""
-        asked = [link.ask(kind, None, seconds) for link in self._links if link.is_ready]
+        asked = [link.ask(kind, None, deadline) for link in self._links if link.is_ready]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         if found := [answer for answer in answers if isinstance(answer, Answer)]:
             return found
         raise no_device()
-
-
-def _expire(future: asyncio.Future[Answer]) -> None:
-    if not future.done():
-        future.set_exception(too_late())

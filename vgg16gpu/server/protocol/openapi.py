@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from vgg16gpu.server import protocol
+from vgg16gpu.server.protocol import answers
 from vgg16gpu.server.served import Description, Served, Tensor
 
 _ERRORS: Final[Mapping[int, str]] = {
     400: "The request makes no sense.",
     401: "No valid token.",
-    404: "No such path or model.",
+    404: "No such path, model or version, or memory that clients share.",
     408: "The body came too slowly.",
-    413: "Too many bytes, or a picture of too many pixels.",
+    413: "Too many bytes, or pictures of too many pixels.",
     415: "Another Content-Type, or a body that is packed.",
+    421: "The Host is none of the server's names.",
     429: "Too many images or bodies wait; Retry-After says when to come again.",
     503: "No device process is there, the deadline has passed, or the server ends.",
 }
@@ -96,9 +97,9 @@ def _asked(summary: str) -> dict[str, Any]:
     }
     return {
         "summary": summary,
-        "parameters": [{"name": protocol.JSON_LENGTH, "in": "header", **length}],
+        "parameters": [{"name": answers.JSON_LENGTH, "in": "header", **length}],
         "requestBody": {"required": True, "content": asked},
-        "responses": _responses(answer, tuple(_ERRORS), {protocol.JSON_LENGTH: length}),
+        "responses": _responses(answer, tuple(_ERRORS), {answers.JSON_LENGTH: length}),
     }
 
 
@@ -115,7 +116,7 @@ def _schemas(served: Served) -> dict[str, Any]:
     names = [output.name for output in description.outputs]
     asked = _record({"binary_data": _FLAG, "classification": _COUNT}, ())
     wanted = _record({"name": {"enum": names}, "parameters": asked}, ("name",))
-    inputs = [_input(name, shape, description) for name, shape in protocol.forms(description).items()]
+    inputs = [_input(name, shape, description) for name, shape in answers.forms(description).items()]
     given = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"oneOf": inputs}}
     request = {
         "id": _TEXT,
