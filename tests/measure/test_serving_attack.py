@@ -11,6 +11,7 @@ from tests.measure import serving_attack
 from tests.server.running import require_extra
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kinds", "seconds"),

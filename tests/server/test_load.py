@@ -25,6 +25,7 @@ def _extra():
     require_extra()
 
 
+pytestmark = pytest.mark.alone  # how soon requests are answered under load is measured
 LONG = pytest.mark.slow(reason="fewer seconds and requests of the same stand for it")
 
 
