@@ -21,6 +21,8 @@ from vgg16gpu.errors import DeviceError, KernelError
         ("VGG16GPU_ORDER", "sideways", "not forward, reverse or a seed"),
         ("VGG16GPU_SANITIZE", "memory", "not one of address, thread, poison"),
         ("VGG16GPU_SANITIZE", "address", "python -m vgg16gpu.devices.sanitize"),
+        ("VGG16GPU_OPTIMIZE", "fast", "='fast' is not 0, 1, 2 or 3"),
+        ("VGG16GPU_OPTIMIZE", "-1", "is not 0, 1, 2 or 3"),
         ("CXX", "/no/such/compiler", "CXX='/no/such/compiler' is not found"),
     ],
 )

@@ -46,11 +46,10 @@ _COMMON = (
     "-fno-strict-aliasing",
     "-Wno-unknown-pragmas",
 )
-_FAST = ("-O3",)
+_LEVELS = ("0", "1", "2", "3")
 _CHECKED = ("-g", "-fno-omit-frame-pointer", "-DCPU_SHIM_CHECKED")
-_BY_CHECK: dict[Check | None, tuple[str, ...]] = {
-    None: _FAST,
-    "poison": (*_FAST, *_CHECKED),
+_BY_CHECK: dict[Check, tuple[str, ...]] = {
+    "poison": _CHECKED,
     "address": (
         "-O1",
         *_CHECKED,
@@ -99,8 +98,9 @@ class Compiler:
         return "clang" in self.version.lower()
 
     def flags(self, check: Check | None) -> tuple[str, ...]:
-        """Options for a library, with or without checks."""
-        flags = (*_COMMON, *_NATIVE[supported_machine()], *_BY_CHECK[check])
+        """Return the options for a library, with or without checks. Raises DeviceError for VGG16GPU_OPTIMIZE."""
+        optimised = (f"-O{_level_from_environment()}",) if check in (None, "poison") else ()
+        flags = (*_COMMON, *_NATIVE[supported_machine()], *optimised, *(_BY_CHECK[check] if check else ()))
         if self.is_clang:
             return flags + _CLANG
         return flags + _GCC + (_GCC_ADDRESS if check == "address" else ())
@@ -119,6 +119,14 @@ def find_compiler() -> Compiler:
         "the cpu device compiles its kernels and needs a C++ compiler: install g++ (apt install g++, "
         "dnf install gcc-c++) or clang++, or set CXX"
     )
+
+
+def _level_from_environment() -> str:
+    """Return VGG16GPU_OPTIMIZE, by default 3. Raises DeviceError for what is no level."""
+    text = os.environ.get("VGG16GPU_OPTIMIZE", "").strip() or _LEVELS[-1]
+    if text not in _LEVELS:
+        raise DeviceError(f"VGG16GPU_OPTIMIZE={shown(text)} is not {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}")
+    return text
 
 
 def _words(command: str) -> tuple[str, ...]:
