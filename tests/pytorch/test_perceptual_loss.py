@@ -137,7 +137,7 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
     x, y = images(torch, *SHAPE).requires_grad_(), images(torch, *SHAPE)
     with pytest.raises(InputError, match="the target requires a gradient, which goes to x alone"):
         loss(y, x)
-    with pytest.raises(InputError, match=r"the images are torch.uint8; give floats"):
+    with pytest.raises(InputError, match=r"x is torch.uint8; give floats"):
         loss(torch.zeros(SHAPE, dtype=torch.uint8), y)
     with pytest.raises(InputError, match="no images to compare with"):
         loss(x)

@@ -73,13 +73,21 @@ class _Bounded(reprlib.Repr):
                 return self.repr_bytes(x, level)
             case Number() | None:
                 return repr(x)
-        dtype, shape = getattr(x, "dtype", None), getattr(x, "shape", None)
+        dtype, shape = _attribute(x, "dtype"), _attribute(x, "shape")
         if dtype is not None and isinstance(shape, tuple):
             return f"{type(x).__name__} of {dtype} {tuple(shape)}"
         return f"an object of type {type(x).__module__}.{type(x).__qualname__}"
 
 
 _BOUNDED = _Bounded()
+
+
+def _attribute(x: object, name: str) -> object:
+    """Return an attribute; None without one, and where asking for it fails, as for the shape of nested tensors."""
+    try:
+        return getattr(x, name, None)
+    except RuntimeError:
+        return None
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import nn
 
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
-from vgg16gpu.pytorch.views import current_stream, taken, view
+from vgg16gpu.pytorch.module import KernelModule
+from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_recorded
+from vgg16gpu.pytorch.views import current_stream, on_host, taken, view
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.opening import check_memory_bound
@@ -22,7 +23,7 @@ _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _KEPT: Final = 256  # shapes of images
 
 
-class Features(nn.Module):
+class Features(KernelModule):
     """Layers of a model as a torch module, differentiable in its input; the weights are frozen.
 
     model: as for `Engine`. layers: names as for `Engine(outputs=...)`, say "relu3_3"; one name or several.
@@ -58,6 +59,9 @@ class Features(nn.Module):
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)
         self._graph = self._model.graph(precision, self.layers)  # what is wrong with names is said now
+        item = self._graph.input
+        self._file_shape = item.in_file((*item.shape[:2], None, None) if item.is_open_in_size else item.shape)
+        self._channel_axis = -1 if item.channels_last else 1
         check_memory_bound(memory)
         self._batch, self._memory = batch, memory
         self._engines: dict[str, Engine] = {}
@@ -70,8 +74,9 @@ class Features(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         """The layers' values for images (N, C, H, W)."""
-        if not x.is_floating_point():
-            raise InputError(f"the input is {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
+        needs_operator = is_traced()
+        (require_recorded if needs_operator else require_floats)(x, "the input")
+        self._require_shape(x)
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
         if wants_gradient and self.precision not in DIFFERENTIABLE:
             raise InputError(
@@ -79,8 +84,7 @@ class Features(nn.Module):
                 f"{self.precision}; use one of these, or torch.no_grad()"
             )
         # As an operator of torch's it costs tens of microseconds, which only compilers and gradients need.
-        needs_operator = wants_gradient or torch.compiler.is_compiling()
-        found = operators.features(x, self._handle) if needs_operator else self.values(x)
+        found = operators.features(x, self._handle) if needs_operator or wants_gradient else self.values(x)
         return found[0] if self._is_single else tuple(found)
 
     def check(self) -> None:
@@ -126,7 +130,7 @@ class Features(nn.Module):
         """The layers' values, without a way back."""
         engine, given = self._engine(x.device), x.detach()
         if x.device.type == "cpu":
-            found: Any = engine.run(given.float().contiguous().numpy())
+            found: Any = engine.run(on_host(given))
             return list(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
         given = taken(given)
         out = tuple(self.empty(x))
@@ -137,12 +141,23 @@ class Features(nn.Module):
         """The gradient to x of the values, each weighted by its cotangent."""
         engine = self._engine(x.device)
         if x.device.type == "cpu":
-            weights = [cotangent.detach().float().contiguous().numpy() for cotangent in cotangents]
-            return torch.from_numpy(engine.vjp(x.detach().float().contiguous().numpy(), weights)).to(x.dtype)
+            return torch.from_numpy(engine.vjp(on_host(x), list(map(on_host, cotangents)))).to(x.dtype)
         found = torch.empty(x.shape, dtype=torch.float32, device=x.device)
         given, *slopes = (taken(y.detach()) for y in (x, *cotangents))
         engine.vjp(view(given), list(map(view, slopes)), out=view(found), stream=current_stream(x.device), wait=False)
         return found.to(x.dtype)
+
+    def _require_shape(self, x: torch.Tensor) -> None:
+        """Raise InputError for another rank or another number of channels than the model's."""
+        wanted = self._file_shape
+        if x.dim() == len(wanted) and wanted[self._channel_axis] in (None, x.shape[self._channel_axis]):
+            return
+        letters = "NHWC" if self._graph.input.channels_last else "NCHW"
+        dims = ", ".join(str(dim or letter) for dim, letter in zip(wanted, letters, strict=False))
+        batch = "; one image is a batch, too: x[None]" if x.dim() == len(wanted) - 1 else ""
+        raise InputError(
+            f"the input is {x.dtype} {tuple(x.shape)}; give floats ({dims}), normalised as the model wants it{batch}"
+        )
 
     def _engine(self, device: torch.device) -> Engine:
         name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.errors import InputError
-from vgg16gpu.pytorch.views import TYPES, current_stream, taken, view
+from vgg16gpu.pytorch.tensors import require_one_device
+from vgg16gpu.pytorch.views import TYPES, current_stream, on_host, taken, view
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued
@@ -35,7 +35,8 @@ class LossRuns:
 
     def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
         """Of tensors on the CPU."""
-        given = _on_host(x), list(map(_on_host, targets))
+        require_one_device(x, targets)
+        given = on_host(x), list(map(on_host, targets))
         if not wants_gradient:
             return self._reduced(torch.from_numpy(self.engine.value(*given, **self._options))), None
         losses, gradient = map(torch.from_numpy, self.engine.value_and_gradient(*given, **self._options))
@@ -43,26 +44,28 @@ class LossRuns:
 
     def on_card(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
         """Of tensors on a GPU, enqueued on the current stream. A gradient comes in the order of x."""
-        images, *goals = map(_taken, (x, *targets))
+        images, *goals = map(taken, (x, *targets))
         losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
         gradient = gradient_for(x) if wants_gradient else None
         out = (losses,) if gradient is None else (losses, gradient)
 
         def enqueue(stream: int) -> Enqueued:
-            places = [view(_on(x.device, goal)) for goal in goals]
-            return self.engine.enqueue(view(images), places, _views(out), stream, **self._options)
+            require_one_device(x, goals)
+            return self.engine.enqueue(view(images), _views(goals), _views(out), stream, **self._options)
 
         self._run(x.device, (images, *goals, *out), enqueue)
         return self._reduced(losses), gradient
 
     def targets_on_host(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
         """Of images and a style on the CPU; one of them is `given`."""
-        arrays = (x if x is None else _on_host(_on(given.device, x)) for x in images)
+        require_one_device(given, images)
+        arrays = (x if x is None else on_host(x) for x in images)
         return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
 
     def targets_on_card(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
         """Of images and a style on a GPU; of the element types that the engine names."""
-        pair = [x if x is None else _taken(_on(given.device, x)) for x in images]
+        require_one_device(given, images)
+        pair = [x if x is None else taken(x) for x in images]
         shapes = tuple(x if x is None else tuple(x.shape) for x in pair)
         found = tuple(
             torch.empty(shape, dtype=dtype, device=given.device) for shape, dtype in self._target_forms(shapes)
@@ -131,22 +134,3 @@ def gradient_for(x: torch.Tensor) -> torch.Tensor:
         device=x.device,
         memory_format=torch.channels_last if is_last else torch.contiguous_format,
     )
-
-
-def _taken(x: torch.Tensor) -> torch.Tensor:
-    """The tensor as engines take it. Raises InputError for one of whole numbers."""
-    if not x.is_floating_point():
-        raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
-    return taken(x)
-
-
-def _on_host(x: torch.Tensor) -> Any:
-    """The same on the CPU, as a float32 array."""
-    return _taken(x).detach().float().contiguous().numpy()
-
-
-def _on(device: torch.device, x: torch.Tensor) -> torch.Tensor:
-    """The tensor. Raises InputError for one that lies elsewhere."""
-    if x.device != device:
-        raise InputError(f"the images lie on {device}, and a target or a style on {x.device}; bring all to one device")
-    return x

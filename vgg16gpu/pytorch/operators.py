@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.pytorch.second_derivative import refuse
+from vgg16gpu.pytorch.second_derivative import once, refuse
+from vgg16gpu.pytorch.tensors import is_batched, require_floats
 
 
 class Differentiable(Protocol):
@@ -54,8 +55,9 @@ def register(module: Differentiable | Comparing) -> int:
     return number
 
 
-def _module(number: int) -> Any:
-    found: Differentiable | Comparing | None = _modules.get(number)
+def _method(number: int, name: str) -> Callable[..., Any]:
+    """Return a method of the module with this number. Raises InputError where there is none, or one of another kind."""
+    found: Callable[..., Any] | None = getattr(_modules.get(number), name, None)
     if found is None:
         raise InputError(f"the module with number {number} is gone; keep it as long as what was compiled with it")
     return found
@@ -64,18 +66,20 @@ def _module(number: int) -> Any:
 @torch.library.custom_op("vgg16gpu::features", mutates_args=())
 def features(x: Tensor, number: int) -> list[Tensor]:
     """The values of a module's layers."""
-    return list(_module(number).values(x))
+    require_floats(x, "the input")
+    return list(_method(number, "values")(x))
 
 
 @features.register_fake
 def _(x: Tensor, number: int) -> list[Tensor]:
-    return list(_module(number).empty(x))
+    return list(_method(number, "empty")(x))
 
 
 @torch.library.custom_op("vgg16gpu::features_gradient", mutates_args=())
 def features_gradient(x: Tensor, number: int, cotangents: list[Tensor]) -> Tensor:
     """The gradient to x of the values, each weighted by its cotangent."""
-    return _module(number).gradient(x, cotangents)
+    gradient: Tensor = _method(number, "gradient")(x, cotangents)
+    return gradient
 
 
 @features_gradient.register_fake
@@ -92,6 +96,11 @@ def _keep(ctx: Any, inputs: tuple[Tensor, int], output: list[Tensor]) -> None:
 
 def _backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Tensor, None]:
     (x,) = ctx.saved_tensors
+    if is_batched(cotangents):
+        raise InputError(
+            "several gradients are asked for at once (vmap, is_grads_batched, jacobian(vectorize=True)), and features "
+            "have one in a run; ask for one after the other"
+        )
     return features_gradient(x, ctx.number, cotangents), None
 
 
@@ -104,7 +113,7 @@ def perceptual_loss(
     x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """The loss of a module and its gradient to x, as `Comparing.compared` computes them."""
-    found: tuple[Tensor, Tensor] = _module(number).compared(x, images, style, targets, wants_gradient)
+    found: tuple[Tensor, Tensor] = _method(number, "compared")(x, images, style, targets, wants_gradient)
     return found
 
 
@@ -113,21 +122,26 @@ def _(
     x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     del images, style, targets
-    found: tuple[Tensor, Tensor] = _module(number).empty(x, wants_gradient)
+    found: tuple[Tensor, Tensor] = _method(number, "empty")(x, wants_gradient)
     return found
 
 
 def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, _, *lists, _ = inputs
     ctx.element_type, ctx.counts = x.dtype, [len(tensors) for tensors in lists]
-    ctx.save_for_backward(output[1])
+    ctx.save_for_backward(x, output[1])
 
 
 def _scale_gradient(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Any, ...]:
-    (gradient,) = ctx.saved_tensors
+    x, gradient = ctx.saved_tensors
+    if gradient.dim() != x.dim():
+        raise InputError(
+            "the gradient of a loss is asked for that was recorded without one; record it of an x that requires a "
+            "gradient"
+        )
     factor = slope.reshape(-1, 1, 1, 1) if slope.dim() else slope
     nothing = ([None] * count for count in ctx.counts)
-    return (gradient * factor).to(ctx.element_type), None, *nothing, None
+    return once((gradient * factor).to(ctx.element_type), x, slope), None, *nothing, None
 
 
 perceptual_loss.register_autograd(_scale_gradient, setup_context=_keep_gradient)

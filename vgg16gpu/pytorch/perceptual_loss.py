@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import torch
-from torch import nn
 
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
-from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
+from vgg16gpu.pytorch.loss_runs import Found, LossRuns, Targets, gradient_for
+from vgg16gpu.pytorch.module import KernelModule
 from vgg16gpu.pytorch.second_derivative import once
+from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_recorded
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
@@ -21,7 +22,7 @@ from vgg16gpu.runtime.plans.opening import check_memory_bound
 REDUCTIONS: Final = ("mean", "sum", "none")
 
 
-class PerceptualLoss(nn.Module):
+class PerceptualLoss(KernelModule):
     """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
 
     model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. memory: as
@@ -79,30 +80,47 @@ class PerceptualLoss(nn.Module):
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
+        for tensor, what in ((images, "the target"), (style, "the style")):
+            if tensor is not None:
+                require_floats(tensor, what)
         runs = self._runs(given.device)
         return (runs.targets_on_host if given.device.type == "cpu" else runs.targets_on_card)(given, images, style)
 
     def forward(
-        self, x: torch.Tensor, target: torch.Tensor | Targets | None = None, style: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        target: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        style: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The loss of images (N, C, H, W) against a target."""
-        for given in (target, style):
-            if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
+        """Return the loss of images (N, C, H, W) against a target. Raises InputError for what are no such tensors."""
+        needs_operator, has_gradient = is_traced(), torch.is_grad_enabled()
+        require = require_recorded if needs_operator else require_floats
+        require(x, "x")
+        targets = tuple(target) if isinstance(target, tuple | list) else None
+        for given in (target, style) if targets is None else (*targets, style):
+            if isinstance(given, torch.Tensor) and given.requires_grad and has_gradient:
                 raise InputError("the target requires a gradient, which goes to x alone; give target.detach()")
-        if torch.compiler.is_compiling():
-            return self._as_operator(x, target, style)
-        found = target if isinstance(target, tuple) else self.targets(target, style)
-        value: torch.Tensor = _Run.apply(x, self._runs(x.device), found)
-        return value
+        for given in targets or ():
+            require(given, "a target")
+        if needs_operator:
+            return self._as_operator(x, target, targets or (), style)
+        if targets is None:
+            targets = self.targets(target, style)
+        runs = self._runs(x.device)
+        if x.requires_grad and has_gradient:
+            value: torch.Tensor = _Run.apply(x, runs, targets)
+            return value
+        return _run(runs, x, targets, wants_gradient=False)[0]
 
-    def _as_operator(
-        self, x: torch.Tensor, target: torch.Tensor | Targets | None, style: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The same as one operator of torch's, which costs more, and compilers need."""
-        targets = list(target) if isinstance(target, tuple) else []
-        images, styles = ([given] if isinstance(given, torch.Tensor) else [] for given in (target, style))
+    def _as_operator(self, x: torch.Tensor, target: Any, targets: Targets, style: torch.Tensor | None) -> torch.Tensor:
+        """Return the same by one operator of torch's, which costs more, and compilers need."""
+        images = [] if targets or target is None else [target]
+        styles = [] if style is None else [style]
+        for given, what in ((images, "the target"), (styles, "the style")):
+            for tensor in given:
+                require_recorded(tensor, what)
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
-        return operators.perceptual_loss(x, self._handle, images, styles, targets, wants_gradient)[0]
+        return operators.perceptual_loss(x, self._handle, images, styles, list(targets), wants_gradient)[0]
 
     def compared(
         self,
@@ -113,9 +131,11 @@ class PerceptualLoss(nn.Module):
         wants: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What `operators` calls: the loss, and its gradient, without elements where it is not wanted."""
+        require_floats(x, "x")
+        for target in targets:
+            require_floats(target, "a target")
         found = tuple(targets) or self.targets(*(given[0] if given else None for given in (images, style)))
-        runs = self._runs(x.device)
-        value, gradient = (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, found, wants)
+        value, gradient = _run(self._runs(x.device), x, found, wants_gradient=wants)
         return value, x.new_empty(0) if gradient is None else gradient
 
     def empty(self, x: torch.Tensor, wants_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,22 +164,26 @@ class PerceptualLoss(nn.Module):
         return found
 
 
+def _run(runs: LossRuns, x: torch.Tensor, targets: Targets, *, wants_gradient: bool) -> Found:
+    """Return the loss and, if it is wanted, its gradient to x."""
+    return (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, targets, wants_gradient)
+
+
 class _Run(torch.autograd.Function):
     """The loss; its gradient is there already when the loss is."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, runs: LossRuns, targets: Targets) -> torch.Tensor:
-        wants_gradient = ctx.needs_input_grad[0]
-        value, gradient = (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, targets, wants_gradient)
-        if wants_gradient:
-            ctx.save_for_backward(x, gradient)
+        value, gradient = _run(runs, x, targets, wants_gradient=True)
+        ctx.save_for_backward(x, gradient)
         return value
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         x, gradient = ctx.saved_tensors
-        factor = slope.detach()
-        if factor.dim():
-            factor = factor.view(-1, 1, 1, 1)
+        factor = slope.view(-1, 1, 1, 1) if slope.dim() else slope
+        if is_batched((slope,)):  # as many gradients as vmap asks for, of one loss
+            return (gradient * factor).to(x.dtype), None, None
+        factor = factor.detach()
         scaled = torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=x.dtype))  # one kernel
-        return once(scaled, x), None, None
+        return once(scaled, x, slope), None, None

@@ -9,9 +9,12 @@ import torch
 from vgg16gpu.errors import InputError
 
 
-def once(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A gradient to x that a backward pass hands back. Its own gradient is refused, with an InputError."""
-    return _Once.apply(gradient, x) if torch.is_grad_enabled() else gradient
+def once(gradient: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+    """Return a gradient from a backward pass, so that a gradient of it to one of its sources raises InputError.
+
+    sources: what it depends on, images and slopes, though torch has not seen how.
+    """
+    return _Once.apply(gradient, *sources) if torch.is_grad_enabled() else gradient
 
 
 def refuse(*_: object) -> Any:
@@ -23,11 +26,11 @@ def refuse(*_: object) -> Any:
 
 
 class _Once(torch.autograd.Function):
-    """The gradient itself; x stands beside it so that torch comes here for a second derivative."""
+    """The gradient itself; its sources stand beside it so that torch comes here for a second derivative."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        del ctx, x
+    def forward(ctx: Any, gradient: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        del ctx, sources
         return gradient.view_as(gradient)
 
     @staticmethod

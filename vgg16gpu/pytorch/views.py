@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -14,7 +14,12 @@ TYPES: Final = {name: dtype for dtype, name in _TAKEN.items()}
 
 def taken(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a float32 one in place of what kernels do not read."""
-    return tensor if tensor.dtype in _TAKEN else tensor.float()
+    return tensor.resolve_neg() if tensor.dtype in _TAKEN else tensor.float().resolve_neg()
+
+
+def on_host(tensor: torch.Tensor) -> Any:
+    """Return the numbers of a tensor on the CPU as a float32 array, row-major."""
+    return tensor.detach().float().contiguous().numpy(force=True)  # with the sign that torch may have noted apart
 
 
 def view(tensor: torch.Tensor) -> DeviceView:

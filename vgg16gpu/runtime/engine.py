@@ -89,9 +89,9 @@ class Engine(BuiltEngine):
     def run(self, x: Any, *, stream: Stream = None, form: str | None = None, out: Any = None, wait: bool = True) -> Any:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
-        float16 on the host becomes float32. `x` may be a dict from the input's name; N may be 0. Returns one array, or
-        a tuple for several outputs, with N rows each; an output that does not have a row for each image comes whole, in
-        the shape that the file gives it, and then N must be 1.
+        float16 on the host, and a torch tensor's bfloat16, become float32. `x` may be a dict from the input's name; N
+        may be 0. Returns one array, or a tuple for several outputs, with N rows each; an output that does not have a
+        row for each image comes whole, in the shape that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,8 +11,9 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.shown import printable, shown
+from vgg16gpu.io.shown import shown
 from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime.host_arrays import as_array, is_tensor
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.stored import image_shape
 
@@ -61,10 +60,11 @@ class InputForm:
 
     def checked(self, x: Input) -> Images:
         """An array on the host in the order that the kernels read. Raises InputError."""
-        images = _as_array(self.only(x))
+        given = self.only(x)
+        images = as_array(given)
         if images.dtype == np.float16:
             images = images.astype(np.float32)  # exact
-        self.check(images.dtype, images.shape, "x.astype(np.float32)")
+        self.check(images.dtype, images.shape, "x.float()" if is_tensor(given) else "x.astype(np.float32)")
         return self.given.from_file(images) if images.dtype == np.float32 else images
 
     def checked_or_foreign(self, x: Any) -> Any:
@@ -117,29 +117,3 @@ def _fits(sample: Shape, expected: OpenShape) -> bool:
 def _listed(dims: OpenShape) -> str:
     """A shape for a message."""
     return ", ".join("any" if dim is None else str(dim) for dim in dims)
-
-
-def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
-    """`x` as an array in this machine's byte order. Raises InputError for what is none, or hides some of its values."""
-    masked = sys.modules.get("numpy.ma")  # importing it takes time, and who has a masked array has done so
-    if masked and isinstance(x, masked.MaskedArray):
-        raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
-    if isinstance(x, str | bytes | os.PathLike):
-        raise InputError(
-            f"the input is {shown(x)}, and an engine takes arrays; vgg16gpu.classify(files, model) reads pictures, and "
-            "numpy.load arrays"
-        )
-    try:
-        array = np.asarray(x)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the input is not an array: {printable(str(error))}") from error
-    if array.dtype.kind not in "biufc":
-        raise InputError(f"the input is {_kind_words(x, array)}; give an array of float32, or uint8 pixels")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _kind_words(x: Any, array: npt.NDArray[Any]) -> str:
-    """What is given that has no numbers: names of files, pictures, a list of arrays of several shapes."""
-    if array.dtype.kind in "US":
-        return f"text ({shown(array.reshape(-1)[0].item())}), which vgg16gpu.classify(files, model) reads as files"
-    return f"{shown(x)}, an array of {array.dtype} for numpy"

@@ -32,6 +32,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import printable
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.host_arrays import as_array
 from vgg16gpu.runtime.plans.kept import KeptPlans
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -233,7 +234,9 @@ def _declared(file: OnnxFile, role: str, value: onnx.ValueInfoProto) -> Declared
 
 
 def _as_declared(given: npt.ArrayLike, declared: Declared) -> AnyArray:
-    array = np.ascontiguousarray(given).reshape(np.shape(given))  # ascontiguousarray makes vectors of scalars
+    is_array = isinstance(given, np.ndarray)  # of numpy: its byte order is the model's, or it is refused
+    found = given if is_array else as_array(given, f"input '{declared.name}'", str(declared.dtype))
+    array = np.ascontiguousarray(found).reshape(np.shape(found))  # ascontiguousarray makes vectors of scalars
     if array.dtype != declared.dtype or not declared.fits(array.shape):
         dims = ", ".join("any" if dim is None else str(dim) for dim in declared.shape or ())
         wanted = f"{declared.dtype} ({dims})" if declared.shape is not None else f"{declared.dtype} of any shape"

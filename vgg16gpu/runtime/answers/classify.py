@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
@@ -19,6 +19,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import Scores
+from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
@@ -91,7 +92,7 @@ def classify(
     sides = (size, size) if isinstance(size, int) else size
     sample = resolve_input_shape(graph, graph.input.shape[0] or 1, sides)[1:]
     wanted = wanted_preprocess(opened_model, preprocess, precision, sample)
-    listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
+    listing = list_files(_paths(paths), recursive=recursive)
     spec = spec_of(graph.input, sample, wanted)
     on_device = decodes_on_device(decode, device, spec)
     with Folder(listing, spec, workers, decodes_on_device=on_device, for_gpu=expects_gpu(device)) as folder:
@@ -122,6 +123,18 @@ def classify(
             yield from named(stream, class_names_of(opened_model, engine, class_names))
             if "uint8" in stream.element_types:  # arrays of pixels, too
                 warn_of_assumption(opened_model, wanted, sample)
+
+
+def _paths(paths: Any) -> list[PathLike]:
+    """Return the paths as a list. Raises InputError for arrays, tensors, pictures and all else that is no path."""
+    is_one = isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) or getattr(paths, "ndim", 1) != 1
+    given = [paths] if is_one else list(paths)
+    for path in given:
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(
+                f"paths has {shown(path)}, and classify reads files; give their names, and arrays to Engine.run"
+            )
+    return given
 
 
 def warn_of_assumption(model: Model, wanted: Preprocess | None, sample: tuple[int, ...]) -> None:

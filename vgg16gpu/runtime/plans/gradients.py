@@ -17,6 +17,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.host_arrays import as_array
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
@@ -167,7 +168,8 @@ def _wanted(graph: Graph, shape: Shape, precision: str) -> Wanted:
 
 def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:
     """A float32 array for each output, of its shape."""
-    arrays = [np.asarray(array) for array in (given if isinstance(given, list | tuple) else [given])]
+    cotangents = given if isinstance(given, list | tuple) else [given]
+    arrays = [as_array(array, "the gradient of an output", "float32") for array in cotangents]
     _check_shapes([(array.dtype.name, array.shape) for array in arrays], shapes, names)
     return [array.astype(np.float32, copy=False) for array in arrays]
 

@@ -24,7 +24,7 @@ from vgg16gpu.runtime.on_device.pending import Pending
 from vgg16gpu.runtime.on_device.results import Asked
 from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
-from vgg16gpu.runtime.plans.loss_inputs import LossInputs
+from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
 from vgg16gpu.runtime.plans.opening import check_memory_bound
 
@@ -288,7 +288,7 @@ class LossEngine(Closing):
         self, images: object, targets: Sequence[object], asked: Asked, *, gradient: bool, mean: bool
     ) -> tuple[tuple[Any, ...], Enqueued]:
         """The results, and what has been enqueued for them."""
-        if not all(map(is_on_device, targets)):
+        if not all(map(is_on_device, require_several(targets))):
             raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
         with self._lock:
             x, foreign = self._view(images, asked)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import target_graph
@@ -15,6 +14,8 @@ from vgg16gpu.compiler.graph.loss_ops import target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.runtime.host_arrays import as_array
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.comparison import Comparison
 
@@ -43,7 +44,7 @@ class LossInputs:
 
     def images(self, images: Any) -> Array:
         """Images on the host as the kernels read them. Raises as `check`."""
-        given = np.asarray(images)
+        given = as_array(images, "the batch of images", "float32")
         x = self._graph.input.from_file(given) if given.ndim == 4 else given
         self.check(given.dtype.name, x.shape)
         return np.ascontiguousarray(x, np.float32)
@@ -63,9 +64,9 @@ class LossInputs:
             raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
         resolve_input_shape(self._graph, self.rows(shape[0]), (shape[2], shape[3]))
 
-    def targets(self, targets: Sequence[npt.ArrayLike], shape: Shape) -> list[Array]:
+    def targets(self, targets: Sequence[Any], shape: Shape) -> list[Array]:
         """Targets on the host, those of one image for all images of this shape (N, C, H, W). Raises InputError."""
-        arrays = [np.asarray(target) for target in targets]
+        arrays = [as_array(target, "a target", "float32") for target in require_several(targets)]
         shapes = self.target_shapes(shape)
         self._compared.check_targets([(array.dtype.name, array.shape) for array in arrays], shapes, shape)
         for array, term in zip(arrays, self._compared.terms, strict=True):
@@ -98,6 +99,13 @@ class LossInputs:
                 self._shapes.clear()
             self._shapes[shape] = found
         return found
+
+
+def require_several(targets: Any) -> Sequence[Any]:
+    """Return the targets. Raises InputError for what is not several: nothing, a number, one array."""
+    if isinstance(targets, list | tuple):
+        return targets
+    raise InputError(f"targets is {shown(targets)}; give what targets(...) gave, a tuple of arrays")
 
 
 def _repeated(view: DeviceView, count: int) -> DeviceView:

@@ -1,0 +1,48 @@
+"""What the modules have in common that torch's tools copy, store and compile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final, NoReturn, Self
+
+from torch import nn
+
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.errors import InputError
+from vgg16gpu.pytorch import operators
+
+_SHARED: Final = ("_model", "_graph", "_options")  # nobody changes them
+
+
+class KernelModule(nn.Module):
+    """A torch module that computes with engines: one for each device, built when a tensor of that device comes."""
+
+    _model: Model
+    _engines: dict[str, Any]
+    _handle: int
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a module of the same model and options, with engines of its own."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        memo[id(self._engines)] = {}
+        copied.__dict__ = {
+            name: value if name in _SHARED else deepcopy(value, memo) for name, value in self.__dict__.items()
+        }
+        copied._handle = operators.register(copied)
+        return copied
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Raise InputError: engines and their memory cannot be stored."""
+        raise InputError(
+            f"{type(self).__name__} of {self._model.name} cannot be pickled, as it has engines; store its options, and "
+            "build it anew from the model's file"
+        )
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Raise InputError where torch.jit.script comes: TorchScript has no words for our kernels."""
+        raise InputError(
+            f"{type(self).__name__} cannot be compiled by torch.jit.script; use torch.compile or torch.export, or "
+            "leave it out of the script with @torch.jit.ignore"
+        )

@@ -1,0 +1,120 @@
+"""Check the tensors that a caller gives, and say in one line what is wrong with one.
+
+A tensor of floats in plain memory costs about a microsecond: a training loop makes this check in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.runtime.tensor_faults import tensor_fault
+
+_STRIDED: Final = torch.strided
+_PLAIN: Final = torch.Tensor.__torch_dispatch__  # a class with another one keeps its numbers elsewhere
+_FLOATS: Final = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("float32", "float16", "bfloat16", "float64"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    )
+)
+_PROXY: Final = torch._C._TorchDispatchModeKey.PROXY
+
+
+def is_traced() -> bool:
+    """Return whether torch records calls (compile, export, jit.trace, make_fx): then operators stand for our kernels.
+
+    A call that is not an operator would be recorded as the numbers of that one run.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()  # jit.trace
+        or torch._C._get_dispatch_mode(_PROXY) is not None  # make_fx
+    )
+
+
+def is_batched(tensors: Iterable[torch.Tensor]) -> bool:
+    """Return whether vmap, in its old or new form, stands for several tensors by one of these."""
+    functorch = torch._C._functorch
+    return any(functorch.is_legacy_batchedtensor(x) or functorch.is_functorch_wrapped_tensor(x) for x in tensors)
+
+
+def require_recorded(x: object, what: str) -> None:
+    """Raise InputError for what no operator of torch takes while it is recorded; the run asks for floats."""
+    _require_tensor(x, what)
+    if not torch.compiler.is_compiling():
+        _require_no_transform(x, what)
+
+
+def require_floats(x: object, what: str) -> None:
+    """Raise InputError for what is not a tensor of floats in plain memory of a CPU or of a GPU with CUDA.
+
+    what: the subject of messages. Tensors inside a transform of torch.func, and with forward-mode derivatives, are
+    refused, too: kernels read numbers, and what torch has noted beside them would be lost.
+    """
+    if not (
+        isinstance(x, torch.Tensor)
+        and x.layout is _STRIDED
+        and not x.is_nested
+        and x.dtype in _FLOATS
+        and (x.is_cpu or x.is_cuda)
+        and type(x).__torch_dispatch__ is _PLAIN
+    ):
+        _require_tensor(x, what)
+        raise InputError(f"{what} {_fault(x)}")
+    _require_no_transform(x, what)
+
+
+def require_one_device(x: torch.Tensor, others: Iterable[torch.Tensor | None]) -> None:
+    """Raise InputError for targets or a style that lie on another device than the images x."""
+    for other in others:
+        if other is not None and other.device != x.device:
+            raise InputError(
+                f"the images lie on {x.device}, and a target or a style on {other.device}; bring all to one device"
+            )
+
+
+def _require_tensor(x: object, what: str) -> None:
+    """Raise InputError for what is not a tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise InputError(f"{what} is {shown(x)}; give a torch tensor of floats{_conversion(x)}")
+
+
+def _require_no_transform(x: Any, what: str) -> None:
+    """Raise InputError for a tensor that has more to it than its numbers."""
+    if torch._C._are_functorch_transforms_active() and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        raise InputError(
+            f"{what} is inside a transform of torch.func (grad, vjp, jvp, vmap, ...), which cannot follow our kernels; "
+            "use torch.autograd.grad or backward(), and one batch in place of vmap"
+        )
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise InputError(
+            f"{what} has a tangent of forward-mode differentiation, and derivatives are computed backward; use "
+            "torch.autograd.grad or backward()"
+        )
+
+
+def _conversion(x: object) -> str:
+    """Return how to make a tensor of what is none, as the end of a message."""
+    if isinstance(x, np.ndarray):
+        return ": torch.from_numpy(x)"
+    if isinstance(x, list | tuple):
+        return ": torch.stack(list(x))" if x and isinstance(x[0], torch.Tensor) else ": torch.tensor(x)"
+    return ""
+
+
+def _fault(x: torch.Tensor) -> str:
+    """Return what is wrong with a tensor, and what to do, as the end of a message that begins with its name."""
+    if found := tensor_fault(x):
+        return found
+    if x.is_floating_point():
+        return f"is {x.dtype}; give float32, float64, float16 or bfloat16"
+    way = "x.real or x.abs()" if x.is_complex() else "x.float() / 255" if x.dtype == torch.uint8 else "x.float()"
+    return f"is {x.dtype}; give floats, normalised as the model wants it: {way}"
