@@ -36,10 +36,11 @@ from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
 from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
 from vgg16gpu.cli.testbench.readable import read_each
+from vgg16gpu.cli.testbench.recorded import contradicted, recorded
 from vgg16gpu.cli.testbench.rounding import AsItStands, Tracked
 from vgg16gpu.cli.testbench.sources import Source, sources
 from vgg16gpu.compiler.class_scores import class_count
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.input_size import open_shape, resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
@@ -123,6 +124,8 @@ class Bench:
     outputs: tuple[str, ...] | None = None  # what --outputs names, in place of scores
     stored: StoredReferences | None = None  # those of the package
     left_out: tuple[str, ...] = ()  # why inputs cannot be read
+    size: tuple[int, int] | None = None  # --size, else that of the record of --references
+    contradiction: str = ""  # what the user says and the record of --references denies
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -210,8 +213,25 @@ def prepare(options: Options) -> Bench:
     model = Model(_find(options.model))
     graph = model.graph(outputs=options.outputs)
     batch = options.batch or graph.input.shape[0] or 1
-    shape = resolve_input_shape(graph, batch, options.size)
+    record = recorded(options.reference_file)
+    size = options.size
+    if record and record.size and size is None and None in open_shape(graph)[2:]:
+        size = record.size
+    shape = resolve_input_shape(graph, batch, size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
+    denied = ""
+    if record and record.preprocess and notes.preprocess and record.preprocess.channels == notes.preprocess.channels:
+        if not options.pixels.given:
+            notes = replace(notes, preprocess=record.preprocess)
+        given = (*options.pixels.given, *(["--size"] if options.size else []))
+        denied = contradicted(record, notes.preprocess or record.preprocess, shape[2:], given)
+    bench = _prepared(options, model, graph, batch, shape, notes)
+    return replace(bench, size=size, contradiction=denied)
+
+
+def _prepared(
+    options: Options, model: Model, graph: Graph, batch: int, shape: tuple[int, ...], notes: ModelNotes
+) -> Bench:
     sample = shape[1:]
     if options.outputs:
         inputs, left_out = _unlabelled(options, graph, sample, notes)
@@ -348,7 +368,8 @@ def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
     promised = SCORE_TOLERANCES[outcome.precision]
     bound = promised if math.isfinite(promised) else ADMITTED_ERRORS[outcome.precision]
     replaced = tolerance if math.isfinite(tolerance) else 0.0
-    return reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
+    found = reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
+    return (bench.contradiction, *found) if bench.contradiction and bench.preprocess else found
 
 
 def _find(name: str | None) -> Path:

@@ -36,6 +36,7 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json
+from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
@@ -97,8 +98,9 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
 
     Without --references onnxruntime computes the references. It need not be installed for digits, and for VGG16 as
     `model make` writes it (224 and 244 pixels): the package has its scores stored. Inputs of your own, int8, --layers
-    and --outputs need it in any case. An input whose row in --references is NaN is told and not compared; where rows
-    look rounded, softmaxed or shuffled, a hint says so.
+    and --outputs need it in any case. Pictures get the size and the preprocessing that the record of --references
+    (FILE.run.json) has, where no option says otherwise. An input whose row in --references is NaN is told and not
+    compared; where rows look rounded, softmaxed or shuffled, a hint says so.
 
     Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels, else the one that infer takes. `testbench digits`
     checks the shipped net on the handwritten digits that it was not trained on.
@@ -111,6 +113,8 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     _check_options(request)
     bench = prepare(request)
     tell_left_out(bench.left_out)
+    if bench.contradiction and bench.preprocess:
+        tell(f"warning: {bench.contradiction}")
     outcome = _run(bench, request)
     with progress(quiet=request.as_json) as bar:
         if isinstance(outcome, ValueOutcome):
@@ -204,7 +208,7 @@ def _engine(bench: Bench, options: Options) -> Engine:
         precision=options.precision,
         kernels=options.kernels,
         batch=bench.batch,
-        size=options.size,
+        size=bench.size,
         outputs=options.outputs,
         mean=bench.notes.mean,
         std=bench.notes.std,
