@@ -317,9 +317,8 @@ def _rows(outputs: Iterable[Array]) -> Array:
     return np.concatenate([output.reshape(len(output), -1) for output in outputs])
 
 
-def judged(bench: Bench, outcome: Outcome, options: Options, tracked: Tracked) -> Report:
-    """The verdict on the scores."""
-    tolerance = options.bound
+def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+    """Return the verdict on the scores; with `tracked` float64 decides on what fails."""
     verdicts = judge(
         bench.names,
         outcome.scores,
@@ -330,7 +329,7 @@ def judged(bench: Bench, outcome: Outcome, options: Options, tracked: Tracked) -
         classes=bench.classes,
     )
     by_float64 = Float64Judge(bench.model.file, edit=bench.unrounded)
-    if options.asks_float64:
+    if tracked:
         verdicts = _decided(bench, verdicts, outcome, by_float64, tracked)
     quantised = None
     if outcome.quantised is not None:

@@ -117,10 +117,11 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
         tell(f"warning: {bench.contradiction}")
     outcome = _run(bench, request)
     with progress(quiet=request.as_json) as bar:
+        by_float64 = partial(_tracked, bar) if request.asks_float64 else None
         if isinstance(outcome, ValueOutcome):
-            report = judged_values(bench, outcome, request, partial(_tracked, bar))
+            report = judged_values(bench, outcome, request.bound, by_float64)
         else:
-            report = judged(bench, outcome, request, partial(_tracked, bar))
+            report = judged(bench, outcome, request.bound, by_float64)
     content = content_of(bench, outcome, report)
     if request.output:
         with atomic_writer(request.output) as file:

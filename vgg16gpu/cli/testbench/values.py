@@ -13,7 +13,7 @@ from vgg16gpu.checks.nearer import MOST, Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
 from vgg16gpu.checks.testbench import Quantised, Report, StepVerdict, judge_values, worst_steps
-from vgg16gpu.cli.testbench.case import Answers, Bench, Options
+from vgg16gpu.cli.testbench.case import Answers, Bench
 from vgg16gpu.cli.testbench.rounding import Tracked
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.scale_file import read_scales
@@ -56,12 +56,11 @@ def engine_values(engine: Engine, items: Sequence[NamedInput]) -> list[Values]:
     ]
 
 
-def judged_values(bench: Bench, outcome: ValueOutcome, options: Options, tracked: Tracked) -> Report:
-    """The verdict on each value, the worst of all inputs."""
-    tolerance = options.bound
+def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+    """Return the verdict on each value, the worst of all inputs; with `tracked` float64 decides on what fails."""
     runs = _judged(bench, outcome.values, outcome.references, tolerance)
     by_float64 = Float64Judge(bench.model.file, bench.values, bench.unrounded)
-    if options.asks_float64:
+    if tracked:
         failing = [i for i, run in enumerate(runs) if not all(value.passed for value in run)][: MOST + 1]
         for i, item in zip(failing, tracked([bench.inputs[i] for i in failing], "float64"), strict=True):
             ours = dict(zip(bench.values, outcome.values[i], strict=True))
