@@ -235,7 +235,8 @@ def test_n2_who_is_nearer_to_float64_decides(tmp_path):
         i = int(decision["name"].split()[1])
         assert decision["error"] == pytest.approx(ours[i], rel=1e-3)
         assert decision["onnxruntime_error"] == pytest.approx(theirs[i], rel=1e-3)
-        assert decision["passed"] == (ours[i] <= 1e-5 or ours[i] < theirs[i])
+        is_nearer = ours[i] <= 1e-5 or ours[i] < theirs[i]
+        assert decision["passed"] == (is_nearer and max(ours[i], theirs[i]) <= 1e-3)
 
 
 @pytest.fixture
@@ -290,6 +291,25 @@ def test_a_net_that_float64_does_not_know_fails_as_before(tmp_path, monkeypatch)
     report, code = bench(path)
     assert (code, report["inputs_passed"], report["float64"]) == (1, 0, [])
     assert "are not known: no such op" in text(path)[1]
+
+
+@pytest.mark.parametrize("factor", [1.005, 1.5, np.nan])
+def test_references_that_are_wrong_by_more_than_rounding_are_not_ours_to_pass(tmp_path, monkeypatch, factor):
+    """Float64 may agree with ours: then something else is wrong, and a check must say so."""
+    whole = Oracle.scores
+    monkeypatch.setattr(Oracle, "scores", lambda oracle, x: whole(oracle, x) * np.float32(factor))
+    report, code = bench(scored(tmp_path / "m.onnx", 2))
+    assert (code, report["inputs_passed"], report["float64"]) == (1, 0, [])
+
+
+def test_neither_are_those_within_twice_of_it(tmp_path, monkeypatch):
+    whole = Oracle.scores
+    monkeypatch.setattr(Oracle, "scores", lambda oracle, x: whole(oracle, x) * np.float32(1.0015))
+    report, code = bench(scored(tmp_path / "m.onnx", 2))
+    assert (code, report["inputs_passed"]) == (1, 0)
+    (decision,) = report["float64"]
+    assert decision["error"] < 1e-6
+    assert not decision["passed"]
 
 
 def test_ours_farther_from_float64_fails(tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
 """Answers that differ from onnxruntime's by more than the tolerance: float64 decides whose rounding that is.
 
-Ours passes if its error beside float64 is within the tolerance, or if it is smaller than onnxruntime's and at most
-`ROUNDING` times the tolerance: a net whose scores are small differences of large sums takes both beyond it. In fp32 the
-best class is then float64's. Float64 is asked until an answer fails there too, of at most `MOST` answers.
+Ours passes if its error beside float64 is within the tolerance or smaller than onnxruntime's, and if both errors are at
+most `ROUNDING` times the tolerance. A net whose scores are small differences of large sums takes both beyond it; more
+than that is no rounding, and float64 is not asked. The best class is then float64's. Float64 is asked until an answer
+fails there too, of at most `MOST` inputs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Float64Judge:
 
     def scores(self, verdict: Verdict, ours: Array, theirs: Array, x: Array, tolerance: float) -> Verdict:
         """Return the verdict on (1, K) scores that failed beside onnxruntime's. x: the input, (1, ...)."""
-        found = self._exact(x)
+        found = self._exact(x) if _may_be_rounding(verdict.error, tolerance) else None
         if found is None:
             return verdict
         exact = found[0][:1].reshape(1, -1)
@@ -60,7 +61,7 @@ class Float64Judge:
         self, verdicts: Sequence[StepVerdict], ours: Values, theirs: Values, x: Array, tolerance: float
     ) -> tuple[StepVerdict, ...]:
         """Return the verdicts on values of an input. ours, theirs: at least those that failed beside onnxruntime's."""
-        if all(verdict.passed for verdict in verdicts):
+        if not any(not verdict.passed and _may_be_rounding(verdict.error, tolerance) for verdict in verdicts):
             return tuple(verdicts)
         found = self._exact(x)
         if found is None:
@@ -100,6 +101,12 @@ class Float64Judge:
             return None
 
     def _decide(self, name: str, ours: float, theirs: float, tolerance: float, *, is_right: bool = True) -> bool:
-        is_nearer = ours <= tolerance or (ours < theirs and ours <= ROUNDING * tolerance)
-        self.decisions.append(Decision(name, ours, theirs, passed=is_nearer and is_right))
+        is_rounding = ours <= ROUNDING * tolerance and theirs <= ROUNDING * tolerance  # NaN is none
+        is_nearer = ours <= tolerance or ours < theirs
+        self.decisions.append(Decision(name, ours, theirs, passed=bool(is_rounding and is_nearer and is_right)))
         return self.decisions[-1].passed
+
+
+def _may_be_rounding(difference: float, tolerance: float) -> bool:
+    """Whether two answers that differ by so much may both be within rounding of the right one."""
+    return difference <= 2 * ROUNDING * tolerance

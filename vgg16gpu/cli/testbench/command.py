@@ -92,9 +92,9 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
     scales. With --outputs the values that it names are compared, each by ||y - r|| / ||r||.
 
-    In fp32 without --tolerance and --references float64 decides on an answer beyond the tolerance: it passes if it is
-    nearer to what ONNX's evaluator computes in float64 than onnxruntime's answer is. That takes some 5 s for each such
-    input of VGG16, and is done until one fails, for 20 of them at most.
+    In fp32 without --tolerance and --references float64 decides on an answer that is beyond the tolerance by rounding:
+    it passes if it is nearer than onnxruntime's to what ONNX's evaluator computes in float64. That takes some 5 s for
+    each such input of VGG16, and is done until one fails, for 20 of them at most.
 
     Without --references onnxruntime computes the references. It need not be installed for digits, and for VGG16 as
     `model make` writes it (224 and 244 pixels): the package has its scores stored. Inputs of your own, int8, --layers
