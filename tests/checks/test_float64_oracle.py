@@ -27,7 +27,7 @@ def saved(path, nodes, shape, weights, opset=17, dtype=TensorProto.FLOAT, more=(
 
 
 def theirs(path, x):
-    """ONNX's evaluator as it is, on the same numbers as float64."""
+    """Run ONNX's evaluator as it is, on the same numbers as float64."""
     model = onnx.load(path)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -52,7 +52,7 @@ CONVOLUTIONS = {
 
 @pytest.fixture
 def own(monkeypatch):
-    """The oracle computes without the evaluator's loops; called, they are given back."""
+    """Refuse the evaluator's own loops until the fixture is called."""
     kept = op_conv.Conv._run, op_max_pool.MaxPool._run
 
     def refused(*_, **__):
@@ -108,7 +108,7 @@ def test_a_net_is_computed_in_float64(tmp_path):
 
 
 def test_casts_and_constants_lose_no_digits(tmp_path):
-    """A Cast to float32, a Constant, a sparse initializer and a batch of four: all in float64."""
+    """Compute a Cast to float32, a Constant, a sparse initializer and a batch of four in float64."""
     third = numpy_helper.from_array(np.array([1 / 3], np.float32))
     values = numpy_helper.from_array(np.array([0.1, 0.7], np.float32), "w")
     sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 5], np.int64), "w_at"), [3, 2])

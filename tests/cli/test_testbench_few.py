@@ -31,7 +31,7 @@ def text(model, *options):
 
 
 def net(path, head, weights=(), outputs="y"):
-    """A convolution of 3x16x16 to 8 channels with ReLU, then `head`, which reads 'features'."""
+    """Save a convolution of 3x16x16 to 8 channels with ReLU, then `head`, which reads 'features'."""
     rng = np.random.default_rng(1)
     constants = {"w": rng.standard_normal((CHANNELS, 3, 3, 3)) / 5, "b": rng.standard_normal(CHANNELS), **dict(weights)}
     nodes = [
@@ -51,7 +51,7 @@ def net(path, head, weights=(), outputs="y"):
 
 
 def scored(path, classes, last=None, bias=0.0, scale=1.0):
-    """Scores of classes behind the mean of each channel; `bias`: of the first class."""
+    """Save scores of classes behind the mean of each channel; `bias`: of the first class."""
     rng = np.random.default_rng(2)
     biases = np.zeros(classes)
     biases[0] = bias
@@ -109,7 +109,7 @@ def test_so_it_does_in_other_precisions(tmp_path, name, precision):
 
 
 def test_an_engine_that_answers_all_alike_fails(right, monkeypatch):
-    """The control promises it."""
+    """Keep what the control promises."""
     kept = []
 
     class Stuck(Engine):
@@ -190,7 +190,7 @@ def test_q10_scores_in_a_map_of_one_pixel_are_ranked(tmp_path):
 
 
 def cancelling(path):
-    """Scores that are small differences of large sums: float32 is off by more than the tolerance."""
+    """Save a net of scores that are small differences of large sums: float32 is off by more than the tolerance."""
     rng = np.random.default_rng(6)
     last = rng.standard_normal((64, 2))
     last -= last.mean(axis=0)
@@ -206,7 +206,7 @@ def cancelling(path):
 
 
 def exact(path):
-    """Scores of the standard inputs in float64, without the package and without ONNX's evaluator."""
+    """Return scores of the standard inputs in float64, without the package and without ONNX's evaluator."""
     stored = {each.name: numpy_helper.to_array(each).astype(np.float64) for each in onnx.load(path).graph.initializer}
     found = []
     for x in _standard():
@@ -223,7 +223,7 @@ def error(rows, truth):
 
 
 def test_n2_who_is_nearer_to_float64_decides(tmp_path):
-    """On a net whose scores cancel the decisions are those of a float64 that this test computes."""
+    """Compare the decisions on a net whose scores cancel with a float64 that this test computes."""
     path = cancelling(tmp_path / "m.onnx")
     truth, inputs = exact(path), np.stack(_standard())
     with Engine(path, device="cpu") as engine:
@@ -241,7 +241,7 @@ def test_n2_who_is_nearer_to_float64_decides(tmp_path):
 
 @pytest.fixture
 def farther(monkeypatch):
-    """onnxruntime's scores are off by 3e-5 of the largest."""
+    """Move onnxruntime's scores by 3e-5 of the largest."""
     whole = Oracle.scores
 
     def moved(oracle, x):
@@ -295,7 +295,7 @@ def test_a_net_that_float64_does_not_know_fails_as_before(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("factor", [1.005, 1.5, np.nan])
 def test_references_that_are_wrong_by_more_than_rounding_are_not_ours_to_pass(tmp_path, monkeypatch, factor):
-    """Float64 may agree with ours: then something else is wrong, and a check must say so."""
+    """Fail although float64 agrees with ours: something else is wrong then."""
     whole = Oracle.scores
     monkeypatch.setattr(Oracle, "scores", lambda oracle, x: whole(oracle, x) * np.float32(factor))
     report, code = bench(scored(tmp_path / "m.onnx", 2))

@@ -20,7 +20,7 @@ OTHER = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A net without metadata that takes any size, pictures, and scores of `--preprocess unit --size 12`."""
+    """Make a net without metadata that takes any size, pictures, and scores of `--preprocess unit --size 12`."""
     folder = tmp_path_factory.mktemp("place")
     rng = np.random.default_rng(1)
     weights = {"w": rng.standard_normal((4, 3, 3, 3)), "fc": rng.standard_normal((4, 6))}

@@ -221,7 +221,7 @@ def test_ends_that_nothing_reaches_need_no_clip() -> None:
 
 
 def test_a_second_rounding_to_fewer_integers_is_a_clip_alone() -> None:
-    """QuantizeLinear and the Clip behind it, as Brevitas writes them."""
+    """Read QuantizeLinear and the Clip behind it as Brevitas writes them."""
     graph = lifted(chain(conv, SIGNED, (0.5, -127.0, 127.0), conv))
     assert types(graph) == [Conv, Identity, Clip, Conv]
 
@@ -292,7 +292,7 @@ def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
 
 
 def clipped(model: Model, x: str, step: float, kind: type[Any], ends: tuple[int, int] | None) -> str:
-    """X through QuantizeLinear, Clip to `ends` and DequantizeLinear, as Brevitas writes it."""
+    """Lead x through QuantizeLinear, Clip to `ends` and DequantizeLinear, as Brevitas writes it."""
     operands = [model.constant(f"{x}_s", np.float32(step)), model.constant(f"{x}_z", kind(0))]
     y = model.node("QuantizeLinear", [x, *operands], f"{x}_q")
     if ends:
@@ -312,7 +312,7 @@ FORMS: dict[str, tuple[type[Any], tuple[int, int], tuple[int, int]]] = {  # acti
 
 @pytest.mark.parametrize("form", FORMS)
 def test_clips_between_rounding_run_on_integers(tmp_path: Path, form: str) -> None:
-    """Weights and activations as Brevitas exports them: int8 has the integers of the file, and its bits."""
+    """Compare bits of int8 with the integers of a file whose weights and activations are as Brevitas exports them."""
     kind, ends, weight_ends = FORMS[form]
     model, most = Model(("n", 3, 12, 12)), weight_ends[1]
     x, channels = clipped(model, "input", 3 / 127, np.int8, (-127, 127)), 3

@@ -185,7 +185,7 @@ def within(seconds, function):
 
 @pytest.fixture
 def no_decoder(monkeypatch):
-    """A thread that decodes fails before it has taken a file."""
+    """Fail each thread that decodes before it has taken a file."""
 
     def broken(*_):
         raise MemoryError("no memory for tables")

@@ -205,7 +205,7 @@ def test_a_process_that_dies_is_told(folder):
 
 
 def test_a_thread_of_a_process_that_cannot_begin_ends_it():
-    """Its files would never be told."""
+    """End the process: files of that thread would never be told."""
     program = """\
         from vgg16gpu.pictures.loading import child
 
