@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from vgg16gpu.checks.testbench import (
-    MIN_DISTINCT,
     Quantised,
     Report,
+    control,
     judge,
     judge_steps,
     labelled_images,
@@ -26,13 +26,13 @@ NOISE = RNG.uniform(-1e-7, 1e-7, REFERENCES.shape).astype(np.float32)
 
 
 def report(scores, references=REFERENCES, **options):
-    return Report(judge(NAMES[: len(scores)], scores, references), min_distinct=MIN_DISTINCT, **options)
+    return Report(judge(NAMES[: len(scores)], scores, references), control=control(references, 50), **options)
 
 
 def test_rounding_passes():
     result = report(REFERENCES + NOISE)
     assert result.passed
-    assert result.distinct >= MIN_DISTINCT
+    assert result.control.passed
     assert all(verdict.top5 == 5 and verdict.top1 == verdict.reference_top1 for verdict in result.verdicts)
 
 
@@ -125,7 +125,7 @@ def test_a_blind_bench_fails():
     assert all(verdict.passed for verdict in result.verdicts)
     assert not result.passed
     assert "blind" in result.failures[0]
-    assert "1 different answers" in result.failures[0]
+    assert "only 1 differ from each other by more than 0.0001, and 3 must" in result.failures[0]
 
 
 def test_no_inputs_fail():

@@ -1,6 +1,7 @@
 """What is assumed of pictures is told wherever nothing else tells it: `--output -`, --json, shards, `classify()`."""
 
 import json
+from functools import partial
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from vgg16gpu import EnginePool, Preprocess, classify
+from vgg16gpu import Engine, EnginePool, Preprocess, classify
 from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.answers import classify as answering
@@ -99,6 +100,49 @@ def test_n1_so_does_a_pool(picture, silent, caplog):
     with EnginePool(silent, devices=["cpu"], batch=1) as pool:
         list(pool.classify(picture))
     assert WORDS in caplog.text
+
+
+PIXELS = "assumed of pixels: grey, x/255 from 0 to 1, as the file says nothing; if the network was trained otherwise"
+BYTES = np.full((2, 32, 32, 1), 99, np.uint8)
+
+
+def _run(engine):
+    return engine.run(BYTES)
+
+
+def _stream(engine):
+    return np.concatenate(list(engine.stream([BYTES])))
+
+
+@pytest.mark.parametrize("use", [_run, _stream])
+@pytest.mark.parametrize("kind", [partial(Engine, device="cpu"), partial(EnginePool, devices="cpu:2")])
+def test_n1_bytes_that_are_given_to_an_engine_are_a_warning_once(silent, caplog, kind, use):
+    for _ in range(2):  # each engine says it
+        caplog.clear()
+        with kind(silent, batch=1) as engine:
+            numbers = engine.run(BYTES.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+            assert "assumed" not in caplog.text
+            scores = [use(engine) for _ in range(2)]
+        (record,) = [each for each in caplog.records if "assumed" in each.getMessage()]
+        assert record.levelname == "WARNING"
+        assert f"{silent}: {PIXELS}" in record.getMessage()
+        assert record.getMessage().endswith("mean= and std= say how")
+        np.testing.assert_allclose(scores[0], numbers, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"), [({"mean": (0.5,), "std": (0.5,)}, False), ({"mean": (0.5,)}, True), ({}, True)]
+)
+def test_who_gives_an_engine_both_numbers_is_warned_of_nothing(silent, caplog, given, is_told):
+    with Engine(silent, device="cpu", **given) as engine:
+        engine.run(BYTES[:1])
+    assert ("assumed" in caplog.text) == is_told
+
+
+def test_so_is_who_has_a_file_that_says_it(caplog):
+    with Engine("digits", device="cpu") as engine:
+        engine.run(BYTES[:1])
+    assert "assumed" not in caplog.text
 
 
 @pytest.mark.parametrize("preprocess", ["unit", Preprocess((0.5,), (0.5,))])

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.ops import BatchNorm, Clip, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
@@ -40,6 +40,9 @@ def apply(op: Op, x: Array64) -> Array64:
             return batch_norm(x, op)
         case Relu():
             return relu(x)
+        case Clip(others=()):
+            y = np.clip(x, op.low, op.high)
+            return relu(y) if op.relu else y
         case Flatten():
             return x.reshape(len(x), -1)
         case Softmax():

@@ -3,8 +3,9 @@
 An input passes when the norm-wise error of its scores is within the tolerance of the precision and, in fp32, the best
 class is the reference's: a less precise sum may take the other of two that are nearly equal. int8 has no tolerance; its
 mean error over all inputs is compared with that of onnxruntime's quantised form (`Quantised`).
-A testbench whose references all name the same class cannot see much: the standard inputs must get at least
-`MIN_DISTINCT` different answers, or the whole check fails as blind.
+A testbench whose references are all alike cannot see much: some of those of the standard inputs must differ from each
+other by more than the tolerance, or the whole check fails as blind (`Control`). An engine that gives all inputs one
+answer then fails, whether there are a thousand classes, two, or none.
 """
 
 from __future__ import annotations
@@ -29,22 +30,28 @@ from vgg16gpu.pictures.inputs import NamedInput, Sample, expand_paths
 Run: TypeAlias = Callable[[Sample], object]
 
 STANDARD_INPUTS = 10
-MIN_DISTINCT = 6  # different top-1 answers among the standard inputs
+MIN_APART = 3  # references of the standard inputs that must differ from each other; 2 of one or two classes
+_APART = 10 * SCORE_TOLERANCE  # by how much, at least: then a fault of a tenth of what an input changes is seen
 _TOP = 5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One input judged. `error` is max|y - r| / max|r|; `top5` counts the classes that both top-5 hold."""
+    """One input judged. `error` is max|y - r| / max|r|; `top5` counts the classes that both top-5 hold.
+
+    by_float64: r is what float64 gives, since onnxruntime's answer is beyond the tolerance. Where the numbers are not
+    scores of classes, `top1` and `reference_top1` are None and `top5_of` is 0.
+    """
 
     name: str
     error: float
-    top1: int
-    reference_top1: int
+    top1: int | None
+    reference_top1: int | None
     top5: int
     top5_of: int
     label: int | None
     passed: bool
+    by_float64: bool = False
 
     @property
     def correct(self) -> bool | None:
@@ -60,6 +67,34 @@ class StepVerdict:
     shape: tuple[int, ...]
     error: float  # ||y - r|| / ||r||, the worst of all inputs checked
     passed: bool
+    by_float64: bool = False  # r is what float64 gives, since onnxruntime's value is beyond the tolerance
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What float64 decided on an answer that differs from onnxruntime's by more than the tolerance.
+
+    name: of the input, or of the value. error, onnxruntime_error: of both beside float64.
+    """
+
+    name: str
+    error: float
+    onnxruntime_error: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Control:
+    """How many references differ from each other by more than `margin` (`score_error`), as far as `needed`."""
+
+    found: int
+    needed: int
+    margin: float
+
+    @property
+    def passed(self) -> bool:
+        """Enough for a wrong answer to be seen."""
+        return self.found >= self.needed
 
 
 @dataclass(frozen=True)
@@ -107,13 +142,15 @@ class Report:
     verdicts: tuple[Verdict, ...]
     steps: tuple[StepVerdict, ...] = ()
     tolerance: float = SCORE_TOLERANCE
-    min_distinct: int = 0
+    control: Control | None = None  # of the standard inputs
     min_accuracy: float = 0.0
     quantised: Quantised | None = None
     hints: tuple[str, ...] = ()  # why references may not agree, and what to do
     values: tuple[StepVerdict, ...] = ()  # asked for by their first name in place of scores: there are no verdicts then
     inputs: int = 0  # that these were computed of
     rounded: Rounded | None = None  # of a file that rounds by itself, where the engine does not
+    decisions: tuple[Decision, ...] = ()  # of float64
+    undecided: str = ""  # why float64 was asked no further
 
     @property
     def worst_error(self) -> float | None:
@@ -127,14 +164,14 @@ class Report:
 
     @property
     def agreement(self) -> float | None:
-        """The share of inputs whose best class is the reference's; None without inputs."""
-        same = [verdict.top1 == verdict.reference_top1 for verdict in self.verdicts]
+        """The share of inputs whose best class is the reference's; None without inputs, or without classes."""
+        same = [verdict.top1 == verdict.reference_top1 for verdict in self.verdicts if verdict.top1 is not None]
         return sum(same) / len(same) if same else None
 
     @property
     def distinct(self) -> int:
-        """How many different classes the references answer with."""
-        return len({verdict.reference_top1 for verdict in self.verdicts})
+        """How many different classes the references answer with; 0 without classes."""
+        return len({verdict.reference_top1 for verdict in self.verdicts} - {None})
 
     @property
     def accuracy(self) -> float | None:
@@ -156,10 +193,11 @@ class Report:
             reasons.append(
                 f"{len(bad)} of {len(self.verdicts)} inputs fail, the first is '{bad[0].name if bad else ''}'"
             )
-        if self.distinct < self.min_distinct:
+        if self.control and not self.control.passed:
             reasons.append(
-                f"blind: the references give {self.distinct} different answers to {len(self.verdicts)} inputs, "
-                f"{self.min_distinct} are needed for the check to mean anything; use other inputs or another model"
+                f"blind: of the references of {len(self.verdicts)} inputs only {self.control.found} differ from each "
+                f"other by more than {self.control.margin:g}, and {self.control.needed} must for a wrong answer to be "
+                "seen; give inputs of your own with --inputs, or compare values inside the model with --outputs"
             )
         reasons += [f"'{value.names[0]}' is off by {value.error:.3g}" for value in self.values if not value.passed]
         if self.first_bad_step:
@@ -193,12 +231,19 @@ def judge(
     labels: Sequence[int] | None = None,
     *,
     same_best: bool = True,
+    classes: int | None = None,
 ) -> tuple[Verdict, ...]:
     """One verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
 
-    Where two classes are the reference's best, each of them is right. Raises InputError when the shapes differ.
+    Where two classes are the reference's best, each of them is right. classes: how many, default K; 0 where the numbers
+    are not scores of classes, and nothing is ranked. Raises InputError when the shapes differ.
     """
     errors = score_error(scores, references)
+    if classes == 0:
+        return tuple(
+            Verdict(name, float(error), None, None, 0, 0, None, _within(error, tolerance))
+            for name, error in zip(names, errors, strict=True)
+        )
     ours, theirs = top_classes(scores, _TOP), top_classes(references, _TOP)
     return tuple(
         Verdict(
@@ -214,6 +259,20 @@ def judge(
         )
         for i, name in enumerate(names)
     )
+
+
+def control(references: Array, classes: int, tolerance: float = SCORE_TOLERANCE) -> Control:
+    """Count the rows of (N, K) references that differ from each other by more than the tolerance, and enough to see.
+
+    classes: as in `judge`; of one or two, references may all be near two answers.
+    """
+    margin = max(_APART, tolerance if math.isfinite(tolerance) else 0.0)
+    needed = 2 if 0 < classes <= 2 else MIN_APART
+    kept: list[Array] = []
+    for row in references:
+        if len(kept) < needed and all(score_error(row[None], other[None])[0] > margin for other in kept):
+            kept.append(row)
+    return Control(len(kept), needed, margin)
 
 
 def judge_steps(
@@ -245,9 +304,9 @@ def judge_values(
 
 
 def worst_steps(runs: Iterable[Sequence[StepVerdict]]) -> tuple[StepVerdict, ...]:
-    """Per step the worst of several inputs; NaN is worst of all."""
+    """Per step the worst of several inputs: one that fails, then the largest error; NaN is worst of all."""
     columns = zip(*runs, strict=True)
-    return tuple(max(column, key=lambda step: nan_last(step.error)) for column in columns)
+    return tuple(max(column, key=lambda step: (not step.passed, *nan_last(step.error))) for column in columns)
 
 
 def nan_last(error: float) -> tuple[bool, float]:

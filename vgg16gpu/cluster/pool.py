@@ -40,6 +40,7 @@ from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.assumed import AssumedPixels
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
@@ -88,6 +89,8 @@ class EnginePool(Closing):
         names = sorted({engine.device.facts.name for engine in self.engines})
         if len(names) > 1:
             _log.warning("the devices differ (%s): last bits may depend on which of them computed", ", ".join(names))
+        engine, numbers = self.engines[0], (options.get("mean"), options.get("std"))
+        self._assumed = AssumedPixels(self.model, engine.graph, engine.program.input.shape, *numbers)
         self.roll: Roll[PoolEngine] = Roll(self.engines)
         self._crew = Crew(self.roll)
 
@@ -262,6 +265,7 @@ class EnginePool(Closing):
                 "array on a GPU with an Engine of that GPU"
             )
         images: Images = self.engine.checked(x)
+        self._assumed.warn(images.dtype)
         return images
 
     def _stream(self, source: Source, size: int) -> Iterator[Outputs]:

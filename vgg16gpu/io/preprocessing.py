@@ -168,11 +168,11 @@ class Preprocess:
         parts = [*(self._fitting(height, width) if pictures else ()), order, self._formula()]
         return f"{'pictures' if pictures else 'pixels'}: {', '.join(parts)}; {self.origin}"
 
-    def assumption(self, height: int, width: int) -> str:
+    def assumption(self, height: int, width: int, *, pictures: bool = True) -> str:
         """What people should know who cannot see `line`: that this is assumed, and what it is; "" where it is not."""
         if self.origin.kind != "assumed" or self.origin.options:
             return ""
-        steps, _, _ = self.line(height, width).partition(";")
+        steps, _, _ = self.line(height, width, pictures=pictures).partition(";")
         return f"assumed of {steps}, as {self.origin.reason}; if the network was trained otherwise its scores are wrong"
 
     def report(self, height: int, width: int, *, pictures: bool = True) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class Engine(BuiltEngine):
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
     mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
-        as `infer` does it to pictures: by the file's metadata, else by what its first layers let assume.
+        as `infer` does it to pictures: by the file's metadata, else by what its first layers let assume, which the
+        first uint8 input logs as a warning.
     allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
@@ -122,6 +123,7 @@ class Engine(BuiltEngine):
         with self._lock:
             self._check_pending()
             sized = self._at(images.dtype, images.shape)
+            self._assumed.warn(images.dtype)
             for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
                 parts.append(sized.executor.run(batch, images[first : first + batch]))
@@ -223,6 +225,7 @@ class Engine(BuiltEngine):
             is_captured = asked.checked(foreign, pending)
             view = self._checked_view(on_device.view_of(x, foreign, asked.stream))
             count, sized = view.shape[0], self._at(view.input_type, view.shape)
+            self._assumed.warn(view.input_type)
             sized.is_captured |= is_captured
             targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, pending)
             parts = []
@@ -330,6 +333,7 @@ class Engine(BuiltEngine):
                 yield from (self._run_foreign(item.images, item_name(item.number)) for item in items)
                 continue
             element_type, sample = form
+            self._assumed.warn(np.dtype(element_type))
             with self.lane(element_type, sample, size) as lane:
                 for item in flow(cut(items, size), lane.send, lane.receive):
                     yield lane.joined(item.results, f"{item_name(item.number)}: ")

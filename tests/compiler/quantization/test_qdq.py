@@ -139,6 +139,12 @@ def test_without_integers_that_kernels_can_hold_int8_saturates_as_the_others() -
     assert clips(lifted(made)) == clips(dequantised(made)) == [(-60.0, 67.5), (-1.5, 126.0)]
 
 
+def test_so_it_does_where_no_product_reads_what_they_can_hold() -> None:
+    made = chain(ODD, conv, SIGNED)
+    assert clips(lifted(made)) == clips(dequantised(made))
+    assert not lifted(made).integers
+
+
 def test_what_kernels_can_hold_becomes_a_scale() -> None:
     graph = lifted(chain(SIGNED, conv, Relu, UNSIGNED, Identity, pool, conv))
     assert types(graph) == [Identity, Conv, Relu, Identity, Identity, Pool, Conv]
@@ -176,9 +182,9 @@ def test_a_value_that_all_who_read_it_round_alike() -> None:
 
 
 def test_integers_end_where_something_is_computed() -> None:
-    graph = lifted(chain(SIGNED, average, conv))
-    assert set(graph.integers) == {"v1"}
-    assert types(graph) == [FakeQuantize, Pool, Conv]
+    graph = lifted(chain(SIGNED, average, conv, SIGNED, conv))
+    assert set(graph.integers) == {"v1", "v3", "v4"}
+    assert types(graph) == [FakeQuantize, Pool, Conv, Identity, Conv]
     turned = lifted(chain(SIGNED, lambda x, y, names: Transpose(x, y, names, (0, 1, 3, 2)), Flatten, gemm))
     assert set(turned.integers) == {"v0", "v1", "v2", "v3"}
     assert types(turned) == [Identity, Transpose, Flatten, Gemm]
@@ -195,6 +201,33 @@ def test_a_value_that_comes_out_and_goes_on_is_rounded_once() -> None:
     graph = lifted(chain(SIGNED, conv, SIGNED, Identity, conv, outputs=("v4", "v5")))
     assert types(graph) == [Identity, Conv, FakeQuantize, Identity, Conv]
     assert held_scales(graph)["v4"] == Scale(0.5, signed=True)
+
+
+def test_fewer_integers_than_a_byte_has_become_a_clip_to_their_ends() -> None:
+    graph = lifted(chain((0.5, -127.0, 127.0), conv))
+    assert types(graph) == [Clip, Conv]
+    assert held_scales(graph)["v1"] == Scale(0.5, signed=True)
+    (clip, _) = graph.ops
+    assert isinstance(clip, Clip)
+    assert (clip.low, clip.high) == (-63.5, math.inf)  # a byte ends at 127 by itself
+    (clip, _) = lifted(chain((0.25, 0.0, 15.0), conv)).ops
+    assert isinstance(clip, Clip)
+    assert (clip.low, clip.high) == (0, 3.75)
+    assert held_scales(lifted(chain((0.25, 0.0, 15.0), conv)))["v1"] == Scale(0.25, signed=False)
+
+
+def test_ends_that_nothing_reaches_need_no_clip() -> None:
+    assert types(lifted(chain(Relu, (0.5, -127.0, 127.0), conv))) == [Relu, Identity, Conv]
+
+
+def test_a_second_rounding_to_fewer_integers_is_a_clip_alone() -> None:
+    """Read QuantizeLinear and the Clip behind it as Brevitas writes them."""
+    graph = lifted(chain(conv, SIGNED, (0.5, -127.0, 127.0), conv))
+    assert types(graph) == [Conv, Identity, Clip, Conv]
+
+
+def test_integers_without_a_number_stay() -> None:
+    assert types(lifted(chain((0.5, 5.0, 3.0), SIGNED, conv))) == [FakeQuantize, Identity, Conv]
 
 
 # ---- Whole files
@@ -256,6 +289,59 @@ def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
     assert np.array_equal(scores, expected.stored["y"])
     # One of a byte's steps where x / step and x * (1 / step) round apart; most are the same.
     assert score_error(scores, exact(path, x)).max() < 0.01
+
+
+def clipped(model: Model, x: str, step: float, kind: type[Any], ends: tuple[int, int] | None) -> str:
+    """Lead x through QuantizeLinear, Clip to `ends` and DequantizeLinear, as Brevitas writes it."""
+    operands = [model.constant(f"{x}_s", np.float32(step)), model.constant(f"{x}_z", kind(0))]
+    y = model.node("QuantizeLinear", [x, *operands], f"{x}_q")
+    if ends:
+        limits = [model.constant(f"{x}_{i}", kind(end)) for i, end in enumerate(ends)]
+        y = model.node("Clip", [y, *limits], f"{x}_c")
+    return model.node("DequantizeLinear", [y, *operands], f"{x}_dq")
+
+
+FORMS: dict[str, tuple[type[Any], tuple[int, int], tuple[int, int]]] = {  # activations: type, ends; weights: ends
+    "narrow": (np.int8, (-127, 127), (-127, 127)),
+    "4 bits": (np.int8, (-8, 7), (-7, 7)),
+    "4 bits, unsigned": (np.uint8, (0, 15), (-127, 127)),
+    "bytes": (np.uint8, (0, 255), (-127, 127)),
+    "above zero": (np.int8, (3, 100), (-127, 127)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_clips_between_rounding_run_on_integers(tmp_path: Path, form: str) -> None:
+    """Compare bits of int8 with the integers of a file whose weights and activations are as Brevitas exports them."""
+    kind, ends, weight_ends = FORMS[form]
+    model, most = Model(("n", 3, 12, 12)), weight_ends[1]
+    x, channels = clipped(model, "input", 3 / 127, np.int8, (-127, 127)), 3
+    for index, filters in enumerate((8, 12)):
+        stored = model.constant(f"w{index}", model.random.standard_normal((filters, channels, 3, 3)).astype(np.float32))
+        operands = [x, clipped(model, stored, 2.5 / most, np.int8, weight_ends), model.weight(f"b{index}", filters)]
+        x, channels = model.node("Conv", operands, f"conv{index}", pads=[1] * 4), filters
+        x = clipped(model, x, 8 / ends[1], kind, ends)
+        if index == 0:
+            x = model.node("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2])
+    x = model.node("Flatten", [x], "flat")
+    model.node("Gemm", [x, weight(model, "w2", 5, 432), model.weight("b2", 5)], "y", transB=1)
+    path, inputs = model.save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12)) * np.float32(3)
+
+    graph = OnnxModel(path).graph("int8")
+    products = [op for op in graph.ops if isinstance(op, Conv | Gemm)]
+    assert all(op.weight_steps is not None and op.x in held_scales(graph) for op in products)
+    scores = run(path, inputs, "int8")
+    assert np.array_equal(scores, evaluate(graph, held_scales(graph), inputs).stored["y"])
+    assert score_error(scores, exact(path, inputs)).max() < 0.01
+    if form != "bytes":  # the ends matter
+        wide = onnx.load(path)
+        for tensor in wide.graph.initializer:
+            if tensor.name in ("conv0_0", "conv0_1", "conv1_0", "conv1_1"):
+                limits = np.iinfo(kind)
+                end = limits.min if tensor.name.endswith("0") else limits.max
+                tensor.CopyFrom(onnx.numpy_helper.from_array(kind(end), tensor.name))
+        onnx.save(wide, tmp_path / "wide.onnx")
+        assert np.abs(exact(tmp_path / "wide.onnx", inputs) - exact(path, inputs)).max() > 0
 
 
 @pytest.mark.parametrize("zero", [np.uint8(128), np.uint8(120), np.int8(-7)])

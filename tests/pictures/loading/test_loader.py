@@ -2,11 +2,14 @@
 
 import threading
 import time
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+from vgg16gpu.cli import cli
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loading import pace
@@ -164,6 +167,52 @@ def test_what_a_thread_stumbles_over_comes_out(folder, monkeypatch):
     with pytest.raises(MemoryError, match="no memory at all"):
         list(loader)
     loader.close()
+
+
+def within(seconds, function):
+    """Return what a function gives, or the exception that it raises; a hang fails the test."""
+    found = SimpleQueue()
+
+    def call():
+        try:
+            found.put(function())
+        except BaseException as error:
+            found.put(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return found.get(timeout=seconds)
+
+
+@pytest.fixture
+def no_decoder(monkeypatch):
+    """Fail each thread that decodes before it has taken a file."""
+
+    def broken(*_):
+        raise MemoryError("no memory for tables")
+
+    monkeypatch.setattr("vgg16gpu.pictures.decoding.Decoder.__init__", broken)
+
+
+@pytest.mark.usefixtures("no_decoder")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_thread_that_cannot_begin_is_told(folder, threads):
+    loader = Loader(list_files([folder / "00.png", folder / "03.png"]), SPEC, Ring(20_000, 6), threads)
+    loader.start()
+    assert within(30, loader.has_row) is True  # so that somebody reads on
+    found = within(30, lambda: list(loader))
+    assert isinstance(found, MemoryError)
+    assert "no memory for tables" in str(found)
+    within(30, loader.close)
+    assert loader.seconds.decoding == 0
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_infer_ends_with_a_line_where_a_thread_cannot_begin(folder, tmp_path):
+    options = ["--model", "digits", "--device", "cpu", "--output", str(tmp_path / "r.csv"), "-q"]
+    done = within(60, lambda: CliRunner().invoke(cli, ["infer", str(folder / "00.png"), *options]))
+    assert done.exit_code == 2
+    assert "not enough memory: no memory for tables" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("slow", "begun"), [(0.0, 4), (60.0, 1)])

@@ -204,6 +204,24 @@ def test_a_process_that_dies_is_told(folder):
     loader.close()
 
 
+def test_a_thread_of_a_process_that_cannot_begin_ends_it():
+    """End the process: files of that thread would never be told."""
+    program = """\
+        from vgg16gpu.pictures.loading import child
+
+        def broken(*_):
+            raise MemoryError("no memory for tables")
+
+        child.Worker = broken
+        child.Child.__new__(child.Child)._work()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "vgg16gpu: a thread that decodes failed: MemoryError('no memory for tables')\n"
+
+
 def test_what_is_asked_for_again_comes_again(folder):
     loader = by_processes(folder, takes_back=True)
     loader.start()

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, score_error
 from vgg16gpu.checks.hints import reference_hints
+from vgg16gpu.checks.nearer import MOST, Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.promises import ADMITTED_ERRORS
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
@@ -21,10 +22,11 @@ from vgg16gpu.checks.quantised_file import Edit, rounds_values, without_rounding
 from vgg16gpu.checks.references import References, read_references
 from vgg16gpu.checks.stored_references import StoredReferences, find_stored
 from vgg16gpu.checks.testbench import (
-    MIN_DISTINCT,
     Quantised,
     Report,
     StepVerdict,
+    Verdict,
+    control,
     judge,
     labelled_images,
     load_labelled,
@@ -34,9 +36,11 @@ from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
 from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
 from vgg16gpu.cli.testbench.readable import read_each
-from vgg16gpu.cli.testbench.rounding import AsItStands
+from vgg16gpu.cli.testbench.recorded import contradicted, recorded
+from vgg16gpu.cli.testbench.rounding import AsItStands, Tracked
 from vgg16gpu.cli.testbench.sources import Source, sources
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.class_scores import class_count
+from vgg16gpu.compiler.graph.input_size import open_shape, resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
@@ -87,6 +91,11 @@ class Options:
         return SCORE_TOLERANCES[self.precision] if self.tolerance is None else self.tolerance
 
     @property
+    def asks_float64(self) -> bool:
+        """Whether float64 decides what fails: in fp32, beside onnxruntime's answers, without --tolerance."""
+        return self.precision == "fp32" and self.tolerance is None and self.reference_file is None
+
+    @property
     def asks_onnxruntime(self) -> bool:
         """Whether --references says that onnxruntime computes them: no file of that name exists."""
         return self.references == ONNXRUNTIME and not ONNXRUNTIME.exists()
@@ -109,11 +118,14 @@ class Bench:
     inputs: Sequence[NamedInput]
     labels: Sequence[int] | None = None
     references: References | None = None  # those of --references
-    min_distinct: int = 0
+    classes: int = 0  # that the first output has scores of
+    has_control: bool = False  # the inputs are the standard ones: `Control` says whether they see anything
     min_accuracy: float = 0.0
     outputs: tuple[str, ...] | None = None  # what --outputs names, in place of scores
     stored: StoredReferences | None = None  # those of the package
     left_out: tuple[str, ...] = ()  # why inputs cannot be read
+    size: tuple[int, int] | None = None  # --size, else that of the record of --references
+    contradiction: str = ""  # what the user says and the record of --references denies
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -161,7 +173,7 @@ class Bench:
     def exact(self, inputs: Iterable[NamedInput]) -> Array:
         """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
         oracle = Oracle(self.model.path, edit=self.unrounded, file=self.model.file)
-        return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+        return _rows(oracle.scores(self.numbers(item)) for item in inputs)
 
     def quantised(self, inputs: Iterable[NamedInput]) -> Array:
         """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales.
@@ -170,9 +182,9 @@ class Bench:
         """
         if self.has_scales:
             oracle = Oracle(self.model.path)
-            return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+            return _rows(oracle.scores(self.numbers(item)) for item in inputs)
         form = QuantisedOracle(self.graph, read_scales(self.model.path, self.graph))
-        return np.concatenate([form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs])
+        return _rows(form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs)
 
 
 @dataclass
@@ -201,51 +213,73 @@ def prepare(options: Options) -> Bench:
     model = Model(_find(options.model))
     graph = model.graph(outputs=options.outputs)
     batch = options.batch or graph.input.shape[0] or 1
-    shape = resolve_input_shape(graph, batch, options.size)
+    record = recorded(options.reference_file)
+    size = options.size
+    if record and record.size and size is None and None in open_shape(graph)[2:]:
+        size = record.size
+    shape = resolve_input_shape(graph, batch, size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
+    denied = ""
+    if record and record.preprocess and notes.preprocess and record.preprocess.channels == notes.preprocess.channels:
+        if not options.pixels.given:
+            notes = replace(notes, preprocess=record.preprocess)
+        given = (*options.pixels.given, *(["--size"] if options.size else []))
+        denied = contradicted(record, notes.preprocess or record.preprocess, shape[2:], given)
+    bench = _prepared(options, model, graph, batch, shape, notes)
+    return replace(bench, size=size, contradiction=denied)
+
+
+def _prepared(
+    options: Options, model: Model, graph: Graph, batch: int, shape: tuple[int, ...], notes: ModelNotes
+) -> Bench:
     sample = shape[1:]
     if options.outputs:
         inputs, left_out = _unlabelled(options, graph, sample, notes)
         return Bench(model, graph, sample, batch, notes, inputs, outputs=options.outputs, left_out=left_out)
-    classes = _classes(graph, shape)
-    names = notes.names(classes)  # complains of --labels even where no name is shown
+    classes, numbers = _classes(graph, shape)
+    # Complains of --labels even where no name is shown.
+    names = notes.names(classes) if classes or options.labels else ()
     if options.images:
+        if not classes:
+            raise InputError(
+                f"output '{graph.outputs[0]}' of {numbers} numbers an input has no scores of classes, which --images "
+                "are of; give the images with --inputs"
+            )
         files = labelled_images(options.images, names)
-        given = _references(options.reference_file, [file for file, _ in files], classes)
+        given = _references(options.reference_file, [file for file, _ in files], numbers)
         readable = read_each(_answered(files, given), partial(_checked, sample, notes.preprocess), given)
         images = LabelledImages(readable.values, sample, notes.preprocess)
         labels, accuracy = [label for _, label in readable.values], options.min_accuracy or 0.0
         return Bench(
-            *(model, graph, sample, batch, notes, images, labels, readable.references),
+            *(model, graph, sample, batch, notes, images, labels, readable.references, classes),
             min_accuracy=accuracy,
             left_out=readable.problems,
         )
     if options.inputs:
         found = _sources(options.inputs, graph, sample, notes)
-        given = _references(options.reference_file, [source.name for source in found], classes)
+        given = _references(options.reference_file, [source.name for source in found], numbers)
         read = read_each(_answered(found, given), Source.read, given)
         return Bench(
-            *(model, graph, sample, batch, notes, read.values), references=read.references, left_out=read.problems
+            *(model, graph, sample, batch, notes, read.values, None, read.references, classes), left_out=read.problems
         )
     inputs, _ = _unlabelled(options, graph, sample, notes)
+    bench = Bench(model, graph, sample, batch, notes, inputs, None, None, classes, has_control=True)
     if is_digits(options.model):
         _, _, targets = heldout()
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
-        bench = Bench(model, graph, sample, batch, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
-    else:
-        bench = Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+        bench = replace(bench, labels=targets.tolist(), min_accuracy=accuracy)
     if options.asks_onnxruntime or options.layers or options.precision == "int8":
         return bench
-    return replace(bench, stored=_stored(bench, classes))
+    return replace(bench, stored=_stored(bench, numbers))
 
 
-def _stored(bench: Bench, classes: int) -> StoredReferences | None:
+def _stored(bench: Bench, numbers: int) -> StoredReferences | None:
     """Return the package's references for this model, if they are for the very numbers that it is asked."""
-    stored = find_stored(bench.model.file, bench.shape, classes)
+    stored = find_stored(bench.model.file, bench.shape, numbers)
     if stored is None or len(stored.scores) != len(bench.inputs):
         return None
-    numbers = np.concatenate([bench.numbers(item) for item in bench.inputs])
-    return stored if np.array_equal(numbers, stored.normalised()) else None
+    asked = np.concatenate([bench.numbers(item) for item in bench.inputs])
+    return stored if np.array_equal(asked, stored.normalised()) else None
 
 
 def _unlabelled(
@@ -274,12 +308,17 @@ def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNote
 
 
 def first_output(outputs: Outputs) -> Array:
-    """The scores of a run: the first of the model's outputs."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+    """The scores of a run, (N, K): the first of the model's outputs."""
+    return _rows(outputs[:1] if isinstance(outputs, tuple) else [outputs])
 
 
-def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
-    """The verdict on the scores."""
+def _rows(outputs: Iterable[Array]) -> Array:
+    """Outputs one after the other as (N, K): what has no more than a row of scores, (N, K, 1, 1), is a row."""
+    return np.concatenate([output.reshape(len(output), -1) for output in outputs])
+
+
+def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+    """Return the verdict on the scores; with `tracked` float64 decides on what fails."""
     verdicts = judge(
         bench.names,
         outcome.scores,
@@ -287,7 +326,11 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
         tolerance,
         bench.labels,
         same_best=outcome.precision == "fp32",
+        classes=bench.classes,
     )
+    by_float64 = Float64Judge(bench.model.file, edit=bench.unrounded)
+    if tracked:
+        verdicts = _decided(bench, verdicts, outcome, by_float64, tracked)
     quantised = None
     if outcome.quantised is not None:
         means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
@@ -295,9 +338,26 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
     hints = _hints(bench, outcome, tolerance)
     stands = outcome.stands
     rounded = stands.judge([(row[None],) for row in outcome.scores], outcome.precision) if stands else None
+    promised = SCORE_TOLERANCES[outcome.precision]
+    seen = control(outcome.references, bench.classes, promised) if bench.has_control else None
     return Report(
-        verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints, rounded=rounded
+        *(verdicts, outcome.steps, tolerance, seen, bench.min_accuracy, quantised, hints),
+        rounded=rounded,
+        decisions=tuple(by_float64.decisions),
+        undecided=by_float64.problem,
     )
+
+
+def _decided(
+    bench: Bench, verdicts: Sequence[Verdict], outcome: Outcome, by_float64: Float64Judge, tracked: Tracked
+) -> tuple[Verdict, ...]:
+    """Return the verdicts after float64 has decided on those that fail."""
+    found = list(verdicts)
+    failing = [i for i, verdict in enumerate(verdicts) if not verdict.passed][: MOST + 1]
+    for i, item in zip(failing, tracked([bench.inputs[i] for i in failing], "float64"), strict=True):
+        ours, theirs = (rows[i : i + 1] for rows in (outcome.scores, outcome.references))
+        found[i] = by_float64.scores(found[i], ours, theirs, bench.numbers(item), SCORE_TOLERANCE)
+    return tuple(found)
 
 
 def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
@@ -307,7 +367,8 @@ def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
     promised = SCORE_TOLERANCES[outcome.precision]
     bound = promised if math.isfinite(promised) else ADMITTED_ERRORS[outcome.precision]
     replaced = tolerance if math.isfinite(tolerance) else 0.0
-    return reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
+    found = reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
+    return (bench.contradiction, *found) if bench.contradiction and bench.preprocess else found
 
 
 def _find(name: str | None) -> Path:
@@ -342,15 +403,18 @@ class LabelledImages(Sequence[NamedInput]):
         return next(load_labelled([self._files[index]], self._shape, self._preprocess))
 
 
-def _classes(graph: Graph, shape: tuple[int, ...]) -> int:
+def _classes(graph: Graph, shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many classes the first output has scores of, 0 where it has none, and how many numbers for an input."""
     output = infer_shapes(graph, shape)[graph.outputs[0]]
-    if len(output) != 2 or output[0] != shape[0]:
-        raise InputError(f"output '{graph.outputs[0]}' has shape {output}; a testbench needs ({shape[0]}, classes)")
-    return output[1]
+    if output[:1] != shape[:1]:
+        raise InputError(
+            f"output '{graph.outputs[0]}' has shape {output}; a testbench needs a row for each of {shape[0]} inputs"
+        )
+    return class_count(output), math.prod(output[1:])
 
 
-def _references(path: Path | None, names: Sequence[str], classes: int) -> References | None:
-    return None if path is None else read_references(path, names, classes)
+def _references(path: Path | None, names: Sequence[str], numbers: int) -> References | None:
+    return None if path is None else read_references(path, names, numbers)
 
 
 def _answered(inputs: Sequence[_Input], references: References | None) -> list[_Input]:

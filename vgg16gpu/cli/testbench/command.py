@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import numpy as np
@@ -16,6 +16,7 @@ from rich.progress import Progress
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.nearer import Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 from vgg16gpu.cli import EXIT_CHECK_FAILED
@@ -35,10 +36,11 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json
+from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
-from vgg16gpu.cli.testbench.rounding import as_it_stands
+from vgg16gpu.cli.testbench.rounding import Tracked, as_it_stands
 from vgg16gpu.cli.testbench.values import ValueOutcome, engine_values, exact_values, judged_values, quantised_values
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
@@ -58,8 +60,6 @@ _REFERENCES_HELP = (
     "where the package has them stored."
 )
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
-
-Tracked: TypeAlias = Callable[[Sequence[NamedInput], str], Iterable[NamedInput]]  # a progress bar with that name
 
 
 @click.command("testbench", cls=WritingCommand)
@@ -92,10 +92,15 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
     scales. With --outputs the values that it names are compared, each by ||y - r|| / ||r||.
 
+    In fp32 without --tolerance and --references float64 decides on an answer that is beyond the tolerance by rounding:
+    it passes if it is nearer than onnxruntime's to what ONNX's evaluator computes in float64. That takes some 5 s for
+    each such input of VGG16, and is done until one fails, for 20 of them at most.
+
     Without --references onnxruntime computes the references. It need not be installed for digits, and for VGG16 as
     `model make` writes it (224 and 244 pixels): the package has its scores stored. Inputs of your own, int8, --layers
-    and --outputs need it in any case. An input whose row in --references is NaN is told and not compared; where rows
-    look rounded, softmaxed or shuffled, a hint says so.
+    and --outputs need it in any case. Pictures get the size and the preprocessing that the record of --references
+    (FILE.run.json) has, where no option says otherwise. An input whose row in --references is NaN is told and not
+    compared; where rows look rounded, softmaxed or shuffled, a hint says so.
 
     Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels, else the one that infer takes. `testbench digits`
     checks the shipped net on the handwritten digits that it was not trained on.
@@ -108,11 +113,15 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     _check_options(request)
     bench = prepare(request)
     tell_left_out(bench.left_out)
+    if bench.contradiction and bench.preprocess:
+        tell(f"warning: {bench.contradiction}")
     outcome = _run(bench, request)
-    if isinstance(outcome, ValueOutcome):
-        report = judged_values(bench, outcome, request.bound)
-    else:
-        report = judged(bench, outcome, request.bound)
+    with progress(quiet=request.as_json) as bar:
+        by_float64 = partial(_tracked, bar) if request.asks_float64 else None
+        if isinstance(outcome, ValueOutcome):
+            report = judged_values(bench, outcome, request.bound, by_float64)
+        else:
+            report = judged(bench, outcome, request.bound, by_float64)
     content = content_of(bench, outcome, report)
     if request.output:
         with atomic_writer(request.output) as file:
@@ -183,7 +192,7 @@ def _beside(engine: Engine, bench: Bench, options: Options) -> dict[str, Any]:
     """The fields of an `Outcome`: what is asked beside the answers."""
     runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)] if options.iterations else []
     return {
-        "steps": _steps(engine, bench, options.bound) if options.layers else (),
+        "steps": _steps(engine, bench, options) if options.layers else (),
         "times": mean_times(lambda batch: engine.run(batch[0]), runs, options.iterations),
         "facts": {"device_choice": engine.device_choice, **environment(engine.device)},
     }
@@ -200,7 +209,7 @@ def _engine(bench: Bench, options: Options) -> Engine:
         precision=options.precision,
         kernels=options.kernels,
         batch=bench.batch,
-        size=options.size,
+        size=bench.size,
         outputs=options.outputs,
         mean=bench.notes.mean,
         std=bench.notes.std,
@@ -208,14 +217,22 @@ def _engine(bench: Bench, options: Options) -> Engine:
     )
 
 
-def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:
+def _steps(engine: Engine, bench: Bench, options: Options) -> tuple[StepVerdict, ...]:
     known = {name for node in bench.model.file.model.graph.node for name in node.output}
     names = [op.y for op in engine.graph.ops if op.y in known]  # the ONNX values that steps store
     oracle = Oracle(bench.model.path, names, bench.unrounded, bench.model.file)
+    by_float64 = Float64Judge(bench.model.file, names, bench.unrounded)
     runs = []
     for item in itertools.islice(iter(bench.inputs), _LAYER_INPUTS):
         engine.run(item.array[None])
-        runs.append(judge_steps(engine.read_values(), oracle.values(bench.numbers(item), names), tolerance))
+        x = bench.numbers(item)
+        references = oracle.values(x, names)
+        steps = judge_steps(engine.read_values(), references, options.bound)
+        failing = {step.names[-1] for step in steps if not step.passed}
+        if failing and options.asks_float64:
+            ours = {names[-1]: value for names, value in engine.read_values() if names[-1] in failing}
+            steps = by_float64.values(steps, ours, references, x, options.bound)
+        runs.append(steps)
     return worst_steps(runs)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.references import References
 from vgg16gpu.checks.stored_references import StoredReferences
-from vgg16gpu.checks.testbench import Report, Rounded
+from vgg16gpu.checks.testbench import Report, Rounded, StepVerdict, Verdict
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.testbench.case import Answers, Bench
@@ -39,6 +39,8 @@ def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]
         "left_out": list(bench.left_out),  # why some inputs cannot be read
         "inputs_passed": None if report.values else sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
+        "control": report.control and {**vars(report.control), "passed": report.control.passed},
+        "float64": [vars(decision) for decision in report.decisions],  # of answers beyond the tolerance
         "min_accuracy": report.min_accuracy or None,  # None: not judged
         "inputs": [vars(verdict) for verdict in report.verdicts],
         "values": [vars(value) for value in report.values],
@@ -94,6 +96,8 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     screen.print(_value_table(report) if report.values else _input_table(report))
     if line := _origin(bench):
         screen.print(line, markup=False)
+    for line in _by_float64(report):
+        screen.print(line, markup=False)
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
         screen.print(_step_table(report))
@@ -125,6 +129,23 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
         screen.print(f"PASS: {_passed(bench, report)}{within}", style="bold green", markup=False)
 
 
+def _by_float64(report: Report) -> list[str]:
+    """Return lines about answers that float64 decided on."""
+    passed = [each for each in report.decisions if each.passed]
+    lines = [
+        f"Float64: '{printable(each.name)}' is off by {each.error:.2e}, onnxruntime's by {each.onnxruntime_error:.2e}"
+        for each in report.decisions
+        if not each.passed
+    ]
+    if passed:
+        ours, theirs = (max(values) for values in zip(*((d.error, d.onnxruntime_error) for d in passed), strict=True))
+        lines.append(
+            f"Float64 decides on {len(passed)} answer{'s' * (len(passed) > 1)} beyond the tolerance of onnxruntime's: "
+            f"ours are off by at most {ours:.2e}, onnxruntime's by {theirs:.2e}"
+        )
+    return [*lines, f"Float64: {report.undecided}"] if report.undecided else lines
+
+
 def _origin(bench: Bench) -> str:
     """Return a line about where the references come from; empty where onnxruntime has computed them."""
     if bench.references:
@@ -148,10 +169,13 @@ def _passed(bench: Bench, report: Report) -> str:
     if report.values:
         return f"{len(report.values)} value{'s' * (len(report.values) > 1)} of {report.inputs} inputs"
     passed = sum(verdict.passed for verdict in report.verdicts)
-    inputs, answers = f"{passed} of {len(report.verdicts)} inputs", f"{report.distinct} different answers"
+    inputs, answers = f"{passed} of {len(report.verdicts)} inputs", ""
+    if report.distinct:
+        answers = f"{report.distinct} different answer{'s' * (report.distinct > 1)}"
     if bench.stored and report.worst_error is not None:
-        return f"{inputs} agree with onnxruntime's stored scores, worst error {report.worst_error:.1e}; {answers}"
-    return f"{inputs}, {answers}"
+        inputs = f"{inputs} agree with onnxruntime's stored scores, worst error {report.worst_error:.1e}"
+        return f"{inputs}; {answers}" if answers else inputs
+    return f"{inputs}, {answers}" if answers else inputs
 
 
 def _bound(tolerance: float, precision: str) -> str:
@@ -187,11 +211,11 @@ def _input_table(report: Report) -> Any:
             result,
             verdict.name,
             f"{verdict.error:.2e}",
-            verdict.top1,
-            verdict.reference_top1,
-            f"{verdict.top5} of {verdict.top5_of}",
+            "" if verdict.top1 is None else verdict.top1,
+            "" if verdict.reference_top1 is None else verdict.reference_top1,
+            f"{verdict.top5} of {verdict.top5_of}" if verdict.top5_of else "",
             "" if verdict.label is None else verdict.label,
-            "PASS" if verdict.passed else "FAIL",
+            _verdict(verdict),
             style=None if verdict.passed else "red",
         )
     if len(shown) < len(report.verdicts):
@@ -203,10 +227,8 @@ def _input_table(report: Report) -> Any:
 def _value_table(report: Report) -> Any:
     result = table(["value", "in the file", "shape", "error", "verdict"], right=["error"])
     for value in report.values:
-        verdict, style = ("PASS", None) if value.passed else ("FAIL", "red")
-        add_row(
-            result, value.names[0], value.names[-1], _times(value.shape), f"{value.error:.2e}", verdict, style=style
-        )
+        row = value.names[0], value.names[-1], _times(value.shape), f"{value.error:.2e}", _verdict(value)
+        add_row(result, *row, style=None if value.passed else "red")
     return result
 
 
@@ -217,11 +239,15 @@ def _step_table(report: Report) -> Any:
     )
     for step in report.steps:
         first = step is report.first_bad_step
-        verdict = "PASS" if step.passed else "FAIL, first" if first else "FAIL"
+        verdict = "FAIL, first" if first else _verdict(step)
         style = None if step.passed else "red"
         count = f"{len(step.names)} values"
         add_row(result, step.names[-1], count, _times(step.shape), f"{step.error:.2e}", verdict, style=style)
     return result
+
+
+def _verdict(verdict: Verdict | StepVerdict) -> str:
+    return f"PASS{', by float64' * verdict.by_float64}" if verdict.passed else "FAIL"
 
 
 def _times(shape: tuple[int, ...]) -> str:

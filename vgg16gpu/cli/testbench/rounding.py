@@ -20,8 +20,8 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.pictures.inputs import NamedInput
 
+Tracked: TypeAlias = Callable[[Sequence[NamedInput], str], Iterable[NamedInput]]  # a progress bar with that name
 Answer: TypeAlias = tuple[Array, ...]  # of one input: its scores, or the values that --outputs names
-Tracked: TypeAlias = Callable[[Sequence[NamedInput], str], Iterable[NamedInput]]
 
 _NOISY_INPUTS: Final = 10  # inputs that noise is measured on, at most
 _FACTOR: Final = 2.0  # of the noise: VGGs come to 0.3 to 0.6 in the mean of ten pictures, and to 1.4 on one of them
@@ -39,6 +39,10 @@ class Asked(Protocol):
         """The inputs."""
 
     @property
+    def classes(self) -> int:
+        """How many classes the scores are of; 0 where they are of none."""
+
+    @property
     def values(self) -> tuple[str, ...]:
         """The names of values; none where scores are compared."""
 
@@ -50,17 +54,18 @@ class Asked(Protocol):
 class AsItStands:
     """What onnxruntime makes of a file that rounds.
 
-    noise: the mean error that noise of the size of rounding makes.
+    noise: the mean error that noise of the size of rounding makes. has_classes: the answers are scores of classes.
     """
 
     answers: Sequence[Answer]
     noise: float
+    has_classes: bool = True
 
     def judge(self, found: Sequence[Answer], precision: str) -> Rounded:
         """Return how answers without rounding compare; `precision` has its own tolerance beside that of rounding."""
         errors = [_error(*pair) for pair in zip(found, self.answers, strict=True)]
         pairs = zip(found, self.answers, strict=True)
-        same = [_has_best(*pair) for pair in pairs] if _is_scores(self.answers[0]) else []
+        same = [_has_best(*pair) for pair in pairs] if self.has_classes and _is_scores(self.answers[0]) else []
         tolerance = _FACTOR * self.noise + SCORE_TOLERANCES[precision]
         return Rounded(float(np.mean(errors)), tolerance, sum(same) / len(same) if same else None)
 
@@ -73,14 +78,15 @@ def as_it_stands(bench: Asked, precision: str, tracked: Tracked) -> AsItStands |
     few = bench.inputs[:_NOISY_INPUTS]
     noisy = _answers(bench, tracked(few, "onnxruntime, with noise"), add_noise)
     noise = float(np.mean([_error(*pair) for pair in zip(noisy, answers, strict=False)]))
-    return AsItStands(answers, noise if math.isfinite(noise) else 0.0)
+    return AsItStands(answers, noise if math.isfinite(noise) else 0.0, bool(bench.values or bench.classes))
 
 
 def _answers(bench: Asked, inputs: Iterable[NamedInput], edit: Edit | None) -> list[Answer]:
     oracle = Oracle(bench.model.path, bench.values, edit, bench.model.file)
     if bench.values:
         return [tuple(oracle.values(bench.numbers(item), bench.values).values()) for item in inputs]
-    return [(oracle.scores(bench.numbers(item)),) for item in inputs]
+    rows = (oracle.scores(bench.numbers(item)) for item in inputs)
+    return [(row.reshape(len(row), -1),) for row in rows]
 
 
 def _error(found: Answer, stands: Answer) -> float:

@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from vgg16gpu.checks.nearer import MOST, Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
 from vgg16gpu.checks.testbench import Quantised, Report, StepVerdict, judge_values, worst_steps
 from vgg16gpu.cli.testbench.case import Answers, Bench
+from vgg16gpu.cli.testbench.rounding import Tracked
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.pictures.inputs import NamedInput
@@ -54,16 +56,29 @@ def engine_values(engine: Engine, items: Sequence[NamedInput]) -> list[Values]:
     ]
 
 
-def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float) -> Report:
-    """The verdict on each value, the worst of all inputs."""
+def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+    """Return the verdict on each value, the worst of all inputs; with `tracked` float64 decides on what fails."""
     runs = _judged(bench, outcome.values, outcome.references, tolerance)
+    by_float64 = Float64Judge(bench.model.file, bench.values, bench.unrounded)
+    if tracked:
+        failing = [i for i, run in enumerate(runs) if not all(value.passed for value in run)][: MOST + 1]
+        for i, item in zip(failing, tracked([bench.inputs[i] for i in failing], "float64"), strict=True):
+            ours = dict(zip(bench.values, outcome.values[i], strict=True))
+            references = dict(zip(bench.values, outcome.references[i], strict=True))
+            runs[i] = by_float64.values(runs[i], ours, references, bench.numbers(item), tolerance)
     quantised = None
     if outcome.quantised is not None:
         theirs = _judged(bench, outcome.quantised, outcome.references, math.inf)
         quantised = Quantised(_mean_error(runs), _mean_error(theirs))
     rounded = outcome.stands.judge(outcome.values, outcome.precision) if outcome.stands else None
     return Report(
-        (), outcome.steps, tolerance, quantised=quantised, values=worst_steps(runs), inputs=len(runs), rounded=rounded
+        *((), outcome.steps, tolerance),
+        quantised=quantised,
+        values=worst_steps(runs),
+        inputs=len(runs),
+        rounded=rounded,
+        decisions=tuple(by_float64.decisions),
+        undecided=by_float64.problem,
     )
 
 

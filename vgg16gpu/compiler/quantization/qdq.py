@@ -2,7 +2,8 @@
 
 A file in that form rounds values to integers between its operators, which the loader gives as FakeQuantize.
 In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
-or -128..127 without a zero point. Anything else stays an op: outputs, and what others read, are rounded in float32.
+or -128..127 without a zero point. Fewer integers, -127..127 or those of 4 bits, have a Clip to their ends before that.
+Anything else stays an op: outputs, and what others read, are rounded in float32.
 
 Integers end, and quantisers leave out a ReLU, a ReLU6 or any Clip whose limits are those of the integers. So in the
 other precisions, which do not round, each FakeQuantize becomes the Clip that it is without rounding.
@@ -10,6 +11,7 @@ other precisions, which do not round, each FakeQuantize becomes the Clip that it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -40,7 +42,7 @@ from vgg16gpu.compiler.graph.ops import (
 from vgg16gpu.compiler.graph.passes import value_ranks
 from vgg16gpu.compiler.quantization.value_ranges import ANY, quantised_range, range_of
 
-_SIGNED: Final[Mapping[tuple[float, float], bool]] = {(-128.0, 127.0): True, (0.0, 255.0): False}
+_HELD: Final[Mapping[bool, Limits]] = {False: (0.0, 255.0), True: (-128.0, 127.0)}  # by whether they are signed
 _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)
 
 
@@ -78,8 +80,8 @@ def lifted(graph: Graph) -> Graph:
     """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
 
     Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
-    stand for; else who reads the value saturates it. With no integers that the kernels can hold it is `dequantised`:
-    then calibrated scales fit it.
+    stand for; else who reads the value saturates it. Where no Conv and no Gemm reads integers that the kernels can hold
+    it is `dequantised`: then calibrated scales fit it.
     """
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
@@ -96,7 +98,8 @@ def lifted(graph: Graph) -> Graph:
     for op in reversed(ops):
         if _carries(op) and op.y in integers and op.x not in shared:
             integers.setdefault(op.x, integers[op.y])
-    return replace(graph, ops=tuple(ops), integers=integers) if integers else dequantised(graph)
+    is_read = any(isinstance(op, Conv | Gemm) and op.x in integers for op in ops)
+    return replace(graph, ops=tuple(ops), integers=integers) if is_read else dequantised(graph)
 
 
 def _floats(graph: Graph) -> set[str]:
@@ -122,7 +125,7 @@ def _shared(graph: Graph) -> set[str]:
 
 
 class _Unrounded:
-    """Ops that leave to who reads their integers what a FakeQuantize does, but for its ReLU."""
+    """Ops that leave to who reads their integers what a FakeQuantize does, but for a ReLU, and ends within a byte."""
 
     def __init__(self, graph: Graph) -> None:
         self._ranks = value_ranks(graph)
@@ -132,12 +135,18 @@ class _Unrounded:
                 self._positive.add(op.y)
 
     def op(self, op: FakeQuantize) -> Op:
-        """In place of a FakeQuantize."""
-        if op.low != 0 or op.x in self._positive:
+        """In place of a FakeQuantize whose integers a byte can hold."""
+        least, most = _HELD[_is_signed(op)]
+        low, high = quantised_range(op)  # what saturates by itself needs no Clip
+        if (_is_signed(op) and op.low <= least) or (op.low <= 0 and op.x in self._positive):
+            low = -math.inf
+        if op.high >= most:
+            high = math.inf
+        if (low, high) == ANY:
             return Identity(op.x, op.y, op.names)
-        if self._ranks[op.x] in (2, 4):
+        if (low, high) == (0, math.inf) and self._ranks[op.x] in (2, 4):
             return Relu(op.x, op.y, op.names)
-        return Clip(op.x, op.y, op.names, low=0.0)
+        return Clip(op.x, op.y, op.names, low=low, high=high)
 
 
 def _rectifies(op: Op) -> bool:
@@ -151,8 +160,13 @@ def _rectifies(op: Op) -> bool:
 
 def _integers(op: FakeQuantize) -> tuple[float, bool] | None:
     """Scale of the integers that an op rounds to, and whether they are signed; None if the kernels cannot hold them."""
-    signed = _SIGNED.get((op.low, op.high))
-    return None if signed is None or op.relu else (op.scale, signed)
+    least, most = _HELD[_is_signed(op)]
+    is_held = least <= op.low <= op.high <= most
+    return (op.scale, _is_signed(op)) if is_held and not op.relu else None
+
+
+def _is_signed(op: FakeQuantize) -> bool:
+    return op.low < 0
 
 
 def _carries(op: Op) -> bool:

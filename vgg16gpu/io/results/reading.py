@@ -14,7 +14,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.arrays import read_npy, read_npz, reading
 from vgg16gpu.io.foreign.documents import parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, as_utf8, opened, opened_text, read_bytes
-from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.results.arrow_form import need_pyarrow, run_of
+from vgg16gpu.io.results.record import record_path
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shown import ending
 from vgg16gpu.io.text import parse_numbers
@@ -138,3 +139,33 @@ _READERS: Final[dict[str, Callable[[Path], _Rows]]] = {
     ".txt": _read_txt,
     ".json": _read_json,
 }
+
+
+def read_options(path: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return the options of the run that has written a file of results, behind the name of what says them.
+
+    That is the record beside the file, else the metadata of a .parquet file. None where neither is there. Raises
+    InputError for a record that cannot be read or says nothing of options.
+    """
+    record = record_path(path)
+    if record.is_file():
+        name, run = record.name, read_json(record)
+        run = run.get("run") if isinstance(run, dict) else None
+    elif path.suffix.lower() == ".parquet" and path.is_file():
+        name, run = path.name, _run_of_parquet(path)
+        if run is None:
+            return None
+    else:
+        return None
+    options = run.get("options") if isinstance(run, dict) else None
+    if not isinstance(options, dict):
+        raise InputError(f"'{record}' is no record of a run: it says nothing of options; remove it")
+    return name, options
+
+
+def _run_of_parquet(path: Path) -> Any:
+    need_pyarrow(path)
+    import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+    with opened(path, f"'{path}'"), reading(f"'{path}'", "is no file of results:"):
+        return run_of(pq.read_schema(path))

@@ -84,8 +84,9 @@ class Child:
             thread.start()
 
     def _work(self) -> None:
-        worker = Worker(self)
+        worker = None
         try:
+            worker = Worker(self)
             while numbers := self._next(worker):
                 for number in numbers:
                     worker.load(number)
@@ -100,8 +101,9 @@ class Child:
             sys.stderr.flush()
             os._exit(1)
         with self._lock:
-            self._seconds.add(worker.seconds)
-            self._decoded += worker.decoded
+            if worker is not None:
+                self._seconds.add(worker.seconds)
+                self._decoded += worker.decoded
 
     def _next(self, worker: Worker) -> list[int]:
         """The numbers of the files that are next; none at the end. Waits for them."""

@@ -144,8 +144,9 @@ class Loader:
                 thread.join()
 
     def _work(self) -> None:
-        worker = Worker(self)
+        worker = None
         try:
+            worker = Worker(self)
             while (piece := self._next(worker)) is not None:
                 worker.load(piece) if isinstance(piece, int) else worker.load_again(*piece)
             worker.flush()
@@ -154,8 +155,9 @@ class Loader:
         except BaseException as error:
             self._fail(error)
         with self._lock:
-            self.seconds.add(worker.seconds)
-            self.decoded += worker.decoded
+            if worker is not None:
+                self.seconds.add(worker.seconds)
+                self.decoded += worker.decoded
             self._leave()
 
     def _next(self, worker: Worker) -> int | _Again | None:

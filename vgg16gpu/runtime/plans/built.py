@@ -19,6 +19,7 @@ from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.runtime.assumed import AssumedPixels
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import OpenShape
@@ -83,6 +84,7 @@ class BuiltEngine(Closing):
             planned = time.perf_counter()
             self._last = self._sized = self._loaded(planner, plan)
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
+            self._assumed = AssumedPixels(self.model, self.graph, plan.programs[-1].input.shape, mean, std)
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
                 from vgg16gpu.runtime.plans.kept import NoRoomError  # noqa: PLC0415 - as above
