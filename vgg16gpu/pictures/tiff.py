@@ -116,8 +116,10 @@ class TiffForm:
 
 
 def _values(data: bytes, entry: Entry | None) -> tuple[int, ...]:
-    """The first numbers of a tag; none where it has none."""
+    """The first numbers of a tag; none where it has none, or not all of them are in the file: Pillow skips it then."""
     if entry is None or entry.type not in _TYPES:
+        return ()
+    if entry.place + entry.values * struct.calcsize(f"<{_TYPES[entry.type]}") > len(data):
         return ()
     form = f"{entry.order}{min(entry.values, _MOST_VALUES)}{_TYPES[entry.type]}"
     try:
