@@ -201,6 +201,6 @@ def _counts(value: str | None, example: str) -> tuple[int, ...]:
     counts = [digits_value(part.strip(), MOST_COUNT) or 0 for part in value.split(",")] if value is not None else []
     if 0 in counts:
         raise click.BadParameter(
-            f"'{value}' is not a list of positive whole numbers, {MOST_COUNT:,} at most, as in {example}"
+            f"'{value}' is not a list of positive whole numbers, as in {example}, each {MOST_COUNT:,} at most"
         )
     return tuple(counts)
