@@ -22,9 +22,11 @@ import onnx
 from PIL import Image
 
 from tests.support.hostile_arrays import bomb
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, PREPROCESS_KEY
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import heldout
 
+STEERING: Final = "\x1b[2J\n\x9b1m"
 NO_UTF8: Final = os.fsdecode(b"\xff\xfe.x")
 
 
@@ -39,6 +41,7 @@ class Use:
     files: Mapping[str, bytes] = field(default_factory=dict)
     environment: Mapping[str, str | None] = field(default_factory=dict)
     given: bytes = b""
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of metadata.onnx
 
     def __str__(self) -> str:
         return self.name
@@ -78,6 +81,7 @@ def furnish(place: Path) -> None:
     (place / "cut-head.onnx").write_bytes(data[:7])
     (place / "flipped.onnx").write_bytes(data.replace(b"Conv", b"Covn"))
     (place / "twice.onnx").write_bytes(data * 2)
+    (place / "names.onnx").write_bytes(_renamed(model).SerializeToString())
     (place / "gzip.onnx").write_bytes(b"\x1f\x8b" + data[2:3000])
 
 
@@ -89,6 +93,21 @@ def _relocate(source: Path, target: Path, location: str) -> None:
             if entry.key == "location":
                 entry.value = location
     target.write_bytes(model.SerializeToString())
+
+
+def _renamed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which every name has a sequence that clears a terminal, and a line's end."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    graph = found.graph
+    for item in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        item.name += STEERING
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name + STEERING for name in names if name]
+    del graph.value_info[:]
+    found.producer_name = found.doc_string = STEERING
+    return found
 
 
 # ---- Names of files: every option that reads one
@@ -318,6 +337,23 @@ def documents() -> Iterator[Use]:
         yield Use(f"{what} as {file}", words, codes=codes, files=files)
 
 
+def metadata() -> Iterator[Use]:
+    """Yield a row for each document in the metadata of a model, and for notes that steer a terminal."""
+    for key, (what, content) in itertools.product((PREPROCESS_KEY, MEAN_KEY, LABELS_KEY), DOCUMENTS.items()):
+        told = {key: content.decode("utf-8", "replace")}
+        yield Use(f"{what} as {key} of a model", f"info metadata.onnx {ON_CPU}", codes=(0, 2), metadata=told)
+        if key == LABELS_KEY:
+            words = f"infer one.png --model metadata.onnx {ON_CPU}"
+            yield Use(f"{what} as {key} of a model for infer", words, codes=(0, 2), metadata=told)
+    for what, text in {
+        "an escape sequence": "\x1b[2J",
+        "lines": "a\nb\r\nc" * 9,
+        "a megabyte": "n" * (1 << 20),
+    }.items():
+        words = f"infer one.png --model metadata.onnx {ON_CPU}"
+        yield Use(f"{what} as {NOTE_KEY} of a model", words, codes=(0,), metadata={NOTE_KEY: text})
+
+
 # ---- Models that are damaged: every command that loads one
 
 DAMAGED: Final[Mapping[str, str]] = {
@@ -408,6 +444,14 @@ USES: Final = (
     Use("an option twice", f"infer one.png {MODEL} --model m.onnx", "", (0,)),
     Use("an option without its value", "infer one.png --model", "requires an argument"),
     Use("an escape sequence as a name", "infer '\x1b[2J'", r"\\x1b\[2J' does not exist"),
+    *(
+        Use(f"a model whose names steer a terminal, for {words}", words.format("names.onnx"), "", (0, 1, 2))
+        for words in (
+            "info {} --device cpu", "info {} --attributes", "info {} --graph", "model weights {} --output weights",
+            "infer one.png --device cpu --model {}", "infer one.png --device cpu --model {} --outputs x",
+            "testbench {} --device cpu --inputs x.npy --layers",
+        )
+    ),
     Use("a zero of a picture", f"infer empty.png {MODEL}", "empty", (2,), {"empty.png": b""}),
     Use("a hundred times one picture", f"infer {'one.png ' * 100} {MODEL} -q", "", (0,)),
     Use("numbers on standard input that are none", f"infer - {MODEL}", "is not a number", (2,), given=b"1 2 three"),

@@ -25,11 +25,13 @@ from tests.cli.hostile_uses import (
     Use,
     documents,
     furnish,
+    metadata,
     models,
     reading,
     writing,
 )
 from vgg16gpu.cli import COMMANDS, cli
+from vgg16gpu.compiler.onnx.metadata import encoded
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = 12  # of a message, at most
@@ -37,6 +39,7 @@ TABLES = {
     "reading": tuple(reading()),
     "writing": tuple(writing()),
     "documents": tuple(documents()),
+    "metadata": tuple(metadata()),
     "models": tuple(models()),
     "environments": ENVIRONMENTS,
     "compilers": COMPILERS,
@@ -83,6 +86,8 @@ def check(use: Use, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, data in use.files.items():
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_bytes(data)
+    if use.metadata:
+        (place / "metadata.onnx").write_bytes((place / "m.onnx").read_bytes() + encoded(use.metadata))
     before = contents(place)
     for variable, value in use.environment.items():
         if value is None:
@@ -99,6 +104,7 @@ def check(use: Use, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(use: Use, code: int, said: str, shown: str = "", *, has_stderr: bool = True) -> None:
     assert code in use.codes, (use.name, code, said)
     assert "Traceback" not in said, (use.name, said)
+    assert not {"\x1b", "\x9b"} & set(said + shown), use.name
     lines = said.splitlines()
     assert len(lines) <= LINES or lines[0].startswith("Usage"), (use.name, said)
     if code == 2 and has_stderr:
@@ -120,6 +126,11 @@ def test_names_of_files_that_are_written(use: Use, place: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("use", TABLES["documents"], ids=str)
 def test_documents(use: Use, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(use, place, monkeypatch)
+
+
+@pytest.mark.parametrize("use", TABLES["metadata"], ids=str)
+def test_metadata(use: Use, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(use, place, monkeypatch)
 
 
