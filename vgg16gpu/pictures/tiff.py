@@ -90,9 +90,11 @@ class TiffForm:
         bits = max(_values(data, found.get(_BITS)), default=1)
         samples = max(_values(data, found.get(_SAMPLES)), default=1)
         kinds = {_NUMBERS.get(value, "unknown") for value in _values(data, found.get(_SAMPLE_FORMAT))} - {""}
-        photometric = max(_values(data, found.get(_PHOTOMETRIC)), default=_WHITE_IS_ZERO)  # as Pillow takes it
-        is_white_zero = photometric == _WHITE_IS_ZERO
-        return cls(bits, samples, ", ".join(sorted(kinds)), is_white_zero, found.get(_PHOTOMETRIC))
+        place = found.get(_PHOTOMETRIC)
+        if place is not None and place.values != 1:  # Pillow takes none of several then
+            place = None
+        photometric = max(_values(data, place), default=_WHITE_IS_ZERO)  # as Pillow takes it
+        return cls(bits, samples, ", ".join(sorted(kinds)), photometric == _WHITE_IS_ZERO, place)
 
     @property
     def white(self) -> int:
