@@ -180,7 +180,9 @@ def examine(number: int, seed: int, folder: Path) -> Outcome:
         return Outcome(number, WRONG, reason_class(str(error), path), f"{what}\n{error}")
     except Error as error:
         is_line = "\n" not in str(error) and len(str(error)) <= LONGEST
-        reason = reason_class(str(error), path) if is_line else "a message of more than a line"
+        reason = (
+            reason_class(str(error).replace(f"{folder}/", ""), path) if is_line else "a message of more than a line"
+        )
         return Outcome(number, REFUSED if is_line else WRONG, reason, f"{what}\n{error}")
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
