@@ -57,8 +57,9 @@ sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the G
 conformance: install-test ## the conformance suite of ONNX: a table op by op; writes conformance.json
 	$(PY) -m tests.conformance.suite --output conformance.json
 
-fuzz: install-test  ## 100,000 mutated files through the loader and the kernels; writes fuzz.json
+fuzz: install-test  ## 100,000 mutated models through the loader and the kernels, 20,000 inputs; writes fuzz*.json
 	$(PY) -m tests.fuzz.models --cases 100000 --output fuzz.json
+	$(PY) -m tests.fuzz.inputs --cases 20000 --output fuzz-inputs.json
 
 bench: install-test ## measure this machine; writes bench.json
 	$(PY) -m vgg16gpu bench --output bench.json

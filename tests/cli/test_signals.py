@@ -48,22 +48,43 @@ def test_ctrl_c_is_one_line_and_130(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "exit_code", "said"),
+    [
+        (signal.SIGTERM, 143, "vgg16gpu: terminated\n"),
+        (signal.SIGHUP, 129, "vgg16gpu: its terminal was closed\n"),
+    ],
+)
+def test_a_signal_is_one_line_and_its_code_and_leaves_no_file(tmp_path, number, exit_code, said):
     code = (
+        f"import signal; signal.signal({int(number)}, signal.SIG_DFL)\n"
         "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli; from vgg16gpu.io import files\n"
         "from vgg16gpu.cli.model import command as model\n"
         "def make(path, **_):\n"
         "    with files.atomic_writer(path) as stream:\n"
         "        stream.write(b'half')\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
         "        signal.pause()\n"
         "model.make_vgg = make\n"
         "sys.argv[1:] = ['model', 'make', '--output', 'a.onnx']\n"
         "cli.main()\n"
     )
     done = run(code, tmp_path)
-    assert (done.returncode, done.stderr) == (143, "vgg16gpu: terminated\n")
+    assert (done.returncode, done.stderr) == (exit_code, said)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_hangup_that_is_ignored_stays_so(tmp_path):
+    """As nohup has it."""
+    code = (
+        "import os, signal, sys; from vgg16gpu import cli\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "cli.cli.invoke = lambda *_, **__: os.kill(os.getpid(), signal.SIGHUP)\n"
+        "sys.argv[1:] = ['info']\n"
+        "cli.main()\n"
+    )
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

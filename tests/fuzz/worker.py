@@ -96,7 +96,7 @@ class Examiner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _limit_memory(None)
+        limit_memory(None)
         os.close(self._pages)
         self._device.close()
 
@@ -181,7 +181,7 @@ class Examiner:
             self._state[0] = number
         self._state[1:4] = stage, time.monotonic(), time.process_time()
         allowed = {LOADING: LOAD_NBYTES, RUNNING: RUN_NBYTES}.get(stage)
-        _limit_memory(None if allowed is None else self._mapped_nbytes() + allowed)
+        limit_memory(None if allowed is None else self._mapped_nbytes() + allowed)
 
     def _mapped_nbytes(self) -> int:
         return int(os.pread(self._pages, 100, 0).split()[0]) * resource.getpagesize()
@@ -279,6 +279,6 @@ def _is_stable(expected: npt.NDArray[Any], moved: npt.NDArray[Any]) -> bool:
     return bool(np.isfinite(expected).all()) and not difference(moved, expected, STABLE)
 
 
-def _limit_memory(nbytes: int | None) -> None:
+def limit_memory(nbytes: int | None) -> None:
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (hard if nbytes is None else nbytes, hard))

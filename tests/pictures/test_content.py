@@ -82,6 +82,16 @@ def test_a_read_may_give_less_than_was_asked_for(tmp_path, monkeypatch):
     assert read_file(str(tmp_path / "a")) == data  # it has become shorter meanwhile
 
 
+def test_a_file_that_has_no_room_in_memory_is_told_of(tmp_path, monkeypatch):
+    def read(*_):
+        raise MemoryError
+
+    (tmp_path / "a.jpg").write_bytes(b"data")
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(InputError, match=r"a\.jpg' cannot be read: it needs more memory than there is$"):
+        read_file(str(tmp_path / "a.jpg"))
+
+
 def test_a_file_that_grows_without_end_is_cut(tmp_path):
     (tmp_path / "a").write_bytes(bytes(11))
     with pytest.raises(InputError, match=r"a' has 11 bytes, at most 10 are read"):

@@ -284,7 +284,7 @@ def test_want_of_memory_is_told_of(monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(Image.Image, "resize", fail)
-    with pytest.raises(InputError, match="'a' is not a readable image: MemoryError"):
+    with pytest.raises(InputError, match="'a' is not a readable image: it needs more memory than there is"):
         fit(Image.new("RGB", (9, 9)), 4, 4, Preprocess.named("unit"), "a")
 
 
@@ -314,5 +314,20 @@ def test_want_of_memory_for_the_pixels_is_told_of(monkeypatch):
 
     monkeypatch.setattr(np, "empty", fail)
     monkeypatch.setattr(Image.core, "new", fail)
-    with pytest.raises(InputError, match="'a' is not a readable image: MemoryError"):
+    with pytest.raises(InputError, match="'a' is not a readable image: it needs more memory than there is"):
         decode(every_kind()["colour.jpg"], "a", 3)
+
+
+def test_want_of_memory_for_the_array_is_told_of(monkeypatch):
+    """The picture has its memory, its array none."""
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "tobytes", fail)
+    for read in (
+        decode,
+        lambda *arguments: fit(Image.new("RGB", (9, 9)), 4, 4, Preprocess.named("unit"), arguments[1]),
+    ):
+        with pytest.raises(InputError, match="'a' is not a readable image: it needs more memory than there is"):
+            read(every_kind()["colour.png"], "a", 3)

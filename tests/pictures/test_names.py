@@ -77,6 +77,14 @@ def test_zero_bytes_separate_on_request() -> None:
         names(data)
 
 
+def test_a_list_of_zero_bytes_alone_is_refused() -> None:
+    """As file systems leave a file behind a crash; --null is for whoever means it."""
+    with pytest.raises(InputError, match=r"^the list 'list' has zero bytes, so it is no text"):
+        names(bytes(4096))
+    with pytest.raises(InputError, match="names no files"):
+        names(bytes(4096), null=True)
+
+
 def test_zero_bytes_separate_where_each_name_is_there() -> None:
     """`find -print0 | vgg16gpu infer --files-from -` goes on working."""
     Path("line\nbreak.png").write_bytes(Path("a.png").read_bytes())

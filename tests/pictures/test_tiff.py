@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,19 @@ def test_twelve_bits_in_the_other_order_are_said_truly() -> None:
         assert words.startswith("'a.tif' has samples of 12 bits, zero is white, a form of TIFF")
     else:
         np.testing.assert_array_equal(found, np.floor(expected(values(12), 12, WHITE_IS_ZERO) + 0.5))
+
+
+@pytest.mark.parametrize("compression", [NONE, DEFLATE])
+@pytest.mark.parametrize(("count", "place_of_values"), [(40_000, 8), (40, 1), (2, 3), (0, 1)])
+@pytest.mark.filterwarnings("ignore:Tag data larger than file")
+def test_a_tag_of_other_than_one_value_is_none(compression: int, count: int, place_of_values: int) -> None:
+    """Pillow skips tag 262 then, as one of more values than the file has, and takes grey for white at zero."""
+    numbers = values(16)
+    data = bytearray(tiff(numbers, 16, BLACK_IS_ZERO, compression=compression))
+    place = data.index(struct.pack("<HHL", 262, 3, 1)) + 4
+    data[place : place + 8] = struct.pack("<LL", count, place_of_values)
+    found = decode(bytes(data), "a.tif", 1)[..., 0]
+    np.testing.assert_array_equal(found, np.floor(expected(numbers, 16, WHITE_IS_ZERO) + 0.5))
 
 
 def test_every_form_is_right_or_refused() -> None:

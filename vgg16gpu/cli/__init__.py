@@ -23,6 +23,7 @@ import click
 from vgg16gpu.cli.common.tell import never_fail_on_text, set_verbosity, tell, telling_log
 from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.errors import Error, InputError
+from vgg16gpu.io.foreign.numbers import digits_value
 from vgg16gpu.io.shown import printable
 
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
@@ -53,18 +54,24 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 )
 _UNKNOWN_COMMAND = re.compile(r"No such command '(.*)'\.")
 
+_MOST_COLUMNS = 10_000  # of a screen
+
 EXIT_CHECK_FAILED = 1  # done, but something is wrong
 EXIT_USAGE = 2  # nothing was done, or no input at all has an answer
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
-EXIT_TERMINATED = 143  # 128 + SIGTERM
+ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "its terminal was closed"}  # exit code 128 + signal
 EXIT_CODES = (
     "Exit codes: 0 all is well; 1 done, but something is wrong (an input without an answer, a failed check); 2 nothing "
-    "was done, or no input at all has an answer; 130 interrupted; 143 terminated."
+    "was done, or no input at all has an answer; 130 interrupted; 143 terminated; 129 its terminal was closed."
 )
 
 
 class Terminated(BaseException):
-    """SIGTERM came: unwind, so that temporary files go."""
+    """One of the signals of ENDING came: unwind, so that temporary files go."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
 
 
 class LazyGroup(click.Group):
@@ -94,6 +101,7 @@ class LazyGroup(click.Group):
         """Run and exit with the documented code."""
         extra.pop("standalone_mode", None)
         never_fail_on_text()
+        _leave_out_no_numbers()
         try:
             supported_machine()
             with telling_log():
@@ -109,9 +117,9 @@ class LazyGroup(click.Group):
             sys.exit(EXIT_USAGE)
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "vgg16gpu"
-            fail(f"{error.format_message()}{_meant(error)} (see {path} --help)", EXIT_USAGE)
+            fail(f"{printable(error.format_message())}{_meant(error)} (see {path} --help)", EXIT_USAGE)
         except click.ClickException as error:
-            fail(error.format_message(), EXIT_USAGE)
+            fail(printable(error.format_message()), EXIT_USAGE)
         except click.Abort:
             fail("interrupted", EXIT_INTERRUPTED)
         except MemoryError as error:
@@ -126,6 +134,13 @@ class LazyGroup(click.Group):
                 fail("the working folder was deleted; change to another one", EXIT_USAGE)
             fail(f"{error.filename or 'reading or writing a stream'}: {error.strerror or error}", EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave_out_no_numbers() -> None:
+    """Take away the size of a screen that is no number: libraries read it without looking."""
+    for name in ("COLUMNS", "LINES"):
+        if name in os.environ and not digits_value(os.environ[name], _MOST_COLUMNS):
+            del os.environ[name]
 
 
 def _tell_exit_codes(command: click.Command) -> None:
@@ -205,7 +220,9 @@ def main() -> NoReturn:
     warnings.showwarning = _show_warning
     # Pillow's, of damaged metadata: the picture is read, or its row says why not. Behind what the user asked for.
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in ENDING:
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _terminate)
     try:
         try:
             cli.main()
@@ -213,8 +230,8 @@ def main() -> NoReturn:
             _change_nothing_more(sys.exception())
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
-    except Terminated:
-        fail("terminated", EXIT_TERMINATED)
+    except Terminated as error:
+        fail(ENDING[error.number], 128 + error.number)
 
 
 def _change_nothing_more(error: BaseException | None) -> None:
@@ -225,13 +242,14 @@ def _change_nothing_more(error: BaseException | None) -> None:
     """
     code = error.code if isinstance(error, SystemExit) else None
     was_struck = isinstance(error, KeyboardInterrupt | Terminated) or code == EXIT_INTERRUPTED
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL if was_struck else signal.SIG_IGN)
+    for number in (signal.SIGINT, *ENDING):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if was_struck else signal.SIG_IGN)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     tell(str(message))
 
 
-def _terminate(*_: object) -> NoReturn:
-    raise Terminated
+def _terminate(number: int, _: object) -> NoReturn:
+    raise Terminated(number)

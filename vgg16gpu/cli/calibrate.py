@@ -25,6 +25,7 @@ from vgg16gpu.cli.common.options import (
     model_argument,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, share_lines, table
 from vgg16gpu.cli.common.tell import device_words, tell
@@ -60,7 +61,7 @@ class Options:
 @click.command("calibrate")
 @model_argument(required=True)
 @click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
-@click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
+@click.option("--limit", type=Whole(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
 @devices_option
 @batch_option()

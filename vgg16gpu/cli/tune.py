@@ -24,7 +24,7 @@ from vgg16gpu.cli.common.options import (
     renamed_option,
     sizes_option,
 )
-from vgg16gpu.cli.common.parsing import parse_batches
+from vgg16gpu.cli.common.parsing import Real, Whole, parse_batches
 from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
@@ -79,8 +79,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @sizes_option("the models' own; without models 224,244")
 @click.option("--output", type=_FILE, metavar="FILE", help=_OUTPUT_HELP)
 @click.option("--table", type=_FILE, metavar="FILE", help=_TABLE_HELP)
-@click.option("--seconds", type=click.FloatRange(1), default=360, show_default=True, help=_SECONDS_HELP)
-@click.option("--top", type=click.IntRange(1), default=14, show_default=True, help=_TOP_HELP)
+@click.option("--seconds", type=Real(1), default=360, show_default=True, help=_SECONDS_HELP)
+@click.option("--top", type=Whole(1), default=14, show_default=True, help=_TOP_HELP)
 @click.pass_context
 def tune_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure which tile is fastest for each layer on this GPU, and keep a table of them for later runs.

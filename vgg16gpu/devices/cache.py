@@ -50,7 +50,10 @@ def cache_dir() -> Path:
     """The folder of the cache, which may not exist yet: VGG16GPU_CACHE, else vgg16gpu in XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get("VGG16GPU_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError:  # of a user that is not there: as shells have it
+            return Path(chosen).absolute()
     home = os.environ.get("XDG_CACHE_HOME")
     if home and Path(home).is_absolute():  # the XDG rule: a relative value is to be ignored
         return Path(home) / "vgg16gpu"

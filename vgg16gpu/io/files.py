@@ -43,7 +43,7 @@ def folder_writer(path: Path, *, force: bool = False) -> Iterator[Path]:
     `check_new_folder` does, and ModelError when something cannot be written.
     """
     check_new_folder(path, force=force)
-    target = _followed(path)
+    target = followed(path)
     temporary = temporary_path(target / target.name if target.is_dir() else target)
     try:
         try:
@@ -68,7 +68,7 @@ def check_new_folder(path: Path, option: str = "--output", *, force: bool = Fals
 
     With `force` it may hold files.
     """
-    target = _followed(path)
+    target = followed(path)
     if not target.is_dir():
         if os.path.lexists(target):
             raise InputError(f"{option} '{path}' is a file; name a folder")
@@ -82,7 +82,7 @@ def check_new_folder(path: Path, option: str = "--output", *, force: bool = Fals
 
 def target_of(path: Path) -> Path:
     """The file that writing to `path` writes, symbolic links followed. Raises ModelError unless it is one or free."""
-    target = _followed(path)
+    target = followed(path)
     if problem := _in_the_way(target):
         raise ModelError(f"{path}: {problem}")
     return target
@@ -90,7 +90,7 @@ def target_of(path: Path) -> Path:
 
 def check_writable(path: Path, option: str = "--output") -> None:
     """Raise InputError now rather than after a long run when a file cannot become `path`, the value of `option`."""
-    target = _followed(path)
+    target = followed(path)
     folder = target.parent
     if problem := _in_the_way(target):
         raise InputError(f"{option} '{path}' {problem}")
@@ -110,9 +110,9 @@ def check_outputs(outputs: Mapping[str, Path | None], reads: Iterable[Named] = (
         if path is None:
             continue
         check_writable(path, option)
-        if other := seen.get(_followed(path)):
+        if other := seen.get(followed(path)):
             raise InputError(f"{option} and {other} name the same file, '{path}'; give them different names")
-        seen[_followed(path)] = option
+        seen[followed(path)] = option
     refuse_read_files(((option, path) for option, path in outputs.items() if path), reads)
 
 
@@ -122,8 +122,9 @@ def write_error(path: Path, error: OSError) -> ModelError:
     return ModelError(f"{path}: cannot be written ({reason}); name a file in a folder that exists and has room")
 
 
-def _followed(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # Path.resolve() raises for links that go in circles
+def followed(path: Path) -> Path:
+    """Return an absolute path without links, as far as there are any: Path.resolve() raises for those in circles."""
+    return Path(os.path.realpath(path))
 
 
 def _in_the_way(target: Path) -> str:

@@ -31,6 +31,11 @@ def printable_lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.expandtabs().split("\n"))
 
 
+def escaped_lines(text: str) -> str:
+    """Return a text of any length whose lines can be printed: what steers a terminal becomes an escape."""
+    return "\n".join(_UNPRINTABLE.sub(_escaped, line) for line in text.expandtabs().split("\n"))
+
+
 def shown(value: object) -> str:
     """A value as Python writes it, in LONGEST characters at most.
 

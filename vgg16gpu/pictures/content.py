@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.arrays import reason_of
 from vgg16gpu.pictures.limits import MAX_NBYTES
 from vgg16gpu.pictures.slots import Bytes
 
@@ -119,6 +120,8 @@ def _opened(path: str, read: Callable[[int], T]) -> T:
             os.close(file)
     except OSError as error:
         raise unreadable(path, error) from error
+    except MemoryError as error:
+        raise InputError(f"'{path}' cannot be read: {reason_of(error)}") from error
 
 
 def _open(path: str) -> int:

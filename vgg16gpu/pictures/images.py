@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.arrays import reason_of
 from vgg16gpu.io.foreign.pictures import KINDS, opened_picture
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resized_shape
@@ -75,7 +76,11 @@ def decode(data: bytes, name: str, channels: int) -> Pixels:
 
 def decode_by_pillow(data: bytes, name: str, channels: int) -> Pixels:
     """What `decode` gives, for files that `decode_jpeg` does not take."""
-    return _pixels(_opened(data, name, channels))
+    picture = _opened(data, name, channels)
+    try:
+        return _pixels(picture)
+    except Exception as error:  # there may be memory for the picture alone
+        raise _unreadable(name, error) from error
 
 
 def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, name: str) -> Pixels:
@@ -92,9 +97,9 @@ def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, n
             picture = _resize_and_crop(picture, height, width, resampling)
         else:
             picture = picture.resize((width, height), resampling)
+        return in_channel_order(_pixels(picture), preprocess)
     except Exception as error:
         raise _unreadable(name, error) from error
-    return in_channel_order(_pixels(picture), preprocess)
 
 
 def check_fit(height: int, width: int, to: tuple[int, int], preprocess: Preprocess, name: str) -> None:
@@ -174,7 +179,7 @@ def _opened(data: bytes, name: str, channels: int) -> Image.Image:
 
 
 def _unreadable(name: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = reason_of(error)
     if isinstance(error.__cause__ or error, _CUT_SHORT):  # Pillow says then what Python said
         reason = "its header is damaged or cut short"
     return InputError(f"'{name}' is not a readable image: {reason}; {_ADVICE}")

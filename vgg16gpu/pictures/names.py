@@ -38,7 +38,7 @@ def read_names(files_from: str, *, null: bool = False) -> list[str]:
         return list(_cleaned(_lines(data, what)))
     pieces = data.removesuffix(b"\0").split(b"\0")
     names = [os.fsdecode(name) for name in pieces if name]
-    if null or not names:
+    if null:
         return names
     missing = next((name for name in names if not os.path.lexists(name)), "")  # a piece without a byte is none, too
     if missing or len(names) < len(pieces):

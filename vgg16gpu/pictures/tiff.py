@@ -90,9 +90,11 @@ class TiffForm:
         bits = max(_values(data, found.get(_BITS)), default=1)
         samples = max(_values(data, found.get(_SAMPLES)), default=1)
         kinds = {_NUMBERS.get(value, "unknown") for value in _values(data, found.get(_SAMPLE_FORMAT))} - {""}
-        photometric = max(_values(data, found.get(_PHOTOMETRIC)), default=_WHITE_IS_ZERO)  # as Pillow takes it
-        is_white_zero = photometric == _WHITE_IS_ZERO
-        return cls(bits, samples, ", ".join(sorted(kinds)), is_white_zero, found.get(_PHOTOMETRIC))
+        place = found.get(_PHOTOMETRIC)
+        if place is not None and place.values != 1:  # Pillow takes none of several then
+            place = None
+        photometric = max(_values(data, place), default=_WHITE_IS_ZERO)  # as Pillow takes it
+        return cls(bits, samples, ", ".join(sorted(kinds)), photometric == _WHITE_IS_ZERO, place)
 
     @property
     def white(self) -> int:
@@ -116,8 +118,10 @@ class TiffForm:
 
 
 def _values(data: bytes, entry: Entry | None) -> tuple[int, ...]:
-    """The first numbers of a tag; none where it has none."""
+    """The first numbers of a tag; none where it has none, or not all of them are in the file: Pillow skips it then."""
     if entry is None or entry.type not in _TYPES:
+        return ()
+    if entry.place + entry.values * struct.calcsize(f"<{_TYPES[entry.type]}") > len(data):
         return ()
     form = f"{entry.order}{min(entry.values, _MOST_VALUES)}{_TYPES[entry.type]}"
     try:

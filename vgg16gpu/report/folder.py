@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from vgg16gpu.bench.records.record import read as read_benchmark
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import followed
 from vgg16gpu.io.foreign.documents import OTHER_FORM
 from vgg16gpu.lab.claims import records as claims_records
 from vgg16gpu.report.kinds import Kind, is_called_a_record, kind_of
@@ -73,7 +74,7 @@ def find_results(named: Sequence[Path] = (), *, package: bool = False) -> Result
     if package:
         return _package()
     if named:
-        found = tuple({record.path.resolve(): record for path in named for record in _named(path)}.values())
+        found = tuple({followed(record.path): record for path in named for record in _named(path)}.values())
         return Results(found, folder=named[0] if named[0].is_dir() else Path())
     own = tuple(record for record in _in_folder(Path(), is_named=False) if not _is_package(record.path))
     return _package() if CHECKOUT.is_dir() and not own else Results(own)
@@ -107,7 +108,7 @@ def _package() -> Results:
 
 
 def _is_package(path: Path) -> bool:
-    return path.resolve().is_relative_to(CHECKOUT)
+    return followed(path).is_relative_to(CHECKOUT)
 
 
 def _named(path: Path) -> Iterator[Record]:

@@ -18,6 +18,9 @@ from vgg16gpu.errors import DeviceError, KernelError
     [
         ("VGG16GPU_THREADS", "0", "from 1 to 1024"),
         ("VGG16GPU_THREADS", "many", "from 1 to 1024"),
+        ("VGG16GPU_THREADS", "9" * 5000, "from 1 to 1024"),
+        ("VGG16GPU_THREADS", "\u0663", "from 1 to 1024"),
+        ("VGG16GPU_ORDER", "9" * 5000, "a seed below 2\\*\\*32"),
         ("VGG16GPU_ORDER", "sideways", "not forward, reverse or a seed"),
         ("VGG16GPU_SANITIZE", "memory", "not one of address, thread, poison"),
         ("VGG16GPU_SANITIZE", "address", "python -m vgg16gpu.devices.sanitize"),

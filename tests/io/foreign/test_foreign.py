@@ -15,7 +15,7 @@ from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.io.foreign.arrays import reading
 from vgg16gpu.io.foreign.documents import DEEPEST, parse_json, read_json
 from vgg16gpu.io.foreign.lines import decode_text, read_bytes, read_text
-from vgg16gpu.io.foreign.numbers import whole_number, whole_value
+from vgg16gpu.io.foreign.numbers import digits_value, real_value, whole_number, whole_value
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("7", 7), ("100", 100)])
@@ -47,6 +47,27 @@ HOSTILE_NUMBERS = [
 def test_no_numbers(text: str) -> None:
     with pytest.raises(InputError, match=r"^the length is .*; accepted is a whole number from 0 to 100, in digits$"):
         whole_number(text, "the length", 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("007", 7), ("100", 100), ("0" * 5000 + "9", 9), ("101", None), ("9" * 5000, None), ("-1", None)]
+    + [(text, None) for text in ("", " 1", "1_0", "\u0663", "\u00b2", "1.0", "0x1", "1\n")],
+)
+def test_digits(text: str, value: int | None) -> None:
+    assert digits_value(text, 100) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0.0), ("-1.5", -1.5), ("+.5", 0.5), ("2.", 2.0), ("1e2", 100.0), ("1E-400", 0.0), ("100.5", None)]
+    + [
+        (text, None)
+        for text in ("", "nan", "inf", "-Infinity", "1e400", "1_0", " 1", "\u0663", "0x1p3", "1e", ".", "9" * 400)
+    ],
+)
+def test_decimals(text: str, value: float | None) -> None:
+    assert real_value(text, 100.0) == value
 
 
 NO_WHOLE_VALUES = [None, True, 1.0, "1", [], -1, 101, 10**5000, float("nan")]

@@ -69,6 +69,7 @@ def test_hints_and_solutions(lab):
 def test_wrong_usage(lab, tmp_path):
     assert "there are: coalesce, barrier" in lab("start", "nothing").stderr
     assert "cannot be read" in lab("check", "nothing.cu").stderr
+    assert "'/dev/zero' has more than 1,048,576 bytes" in lab("check", "/dev/zero").stderr
     (tmp_path / "mine.cu").write_text("// something else\n")
     refused = lab("check", "mine.cu")
     assert refused.exit_code == 2

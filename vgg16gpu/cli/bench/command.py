@@ -41,7 +41,7 @@ from vgg16gpu.cli.common.options import (
     precisions_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import parse_cores, parse_counts, parse_names
+from vgg16gpu.cli.common.parsing import Real, Whole, parse_cores, parse_counts, parse_names
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
@@ -103,9 +103,9 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @outputs_option
 @batches_option("each is measured")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
-@click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
-@click.option("--sustained", type=click.FloatRange(0), metavar="SECONDS", help=_SUSTAINED_HELP)
+@click.option("--repeats", type=Whole(1), help=_REPEATS_HELP)
+@click.option("--seconds", type=Real(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
+@click.option("--sustained", type=Real(0), metavar="SECONDS", help=_SUSTAINED_HELP)
 @click.option("--against", callback=parse_names((*PEERS, FASTAPI)), metavar="NAMES", help=_AGAINST_HELP)
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
@@ -117,17 +117,15 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--clients", callback=parse_counts, metavar="COUNTS", help=_CLIENTS_HELP)
 @click.option("--rates", callback=parse_counts, metavar="RATES", help=_RATES_HELP)
 @click.option("--bodies", callback=parse_names(FORMS), metavar="NAMES", help=_BODIES_HELP)
-@click.option("--connections", type=click.IntRange(1), metavar="N", help=_CONNECTIONS_HELP)
-@click.option("--processes", type=click.IntRange(1), metavar="N", help=_PROCESSES_HELP)
+@click.option("--connections", type=Whole(1), metavar="N", help=_CONNECTIONS_HELP)
+@click.option("--processes", type=Whole(1), metavar="N", help=_PROCESSES_HELP)
 @click.option("--client-cores", callback=parse_cores, metavar="CORES", help=_CORES_HELP)
 @click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help=_PICTURES_HELP)
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help=_TOKEN_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
-@click.option(
-    "--threshold", type=click.FloatRange(0), default=3.0, show_default=True, help="Percent that --compare allows."
-)
+@click.option("--threshold", type=Real(0), default=3.0, show_default=True, help="Percent that --compare allows.")
 @json_option
 @click.pass_context
 def bench_command(ctx: click.Context, /, **values: Any) -> None:

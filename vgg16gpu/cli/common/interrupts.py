@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as exceptions that wait where something must be whole."""
+"""SIGINT, SIGTERM and SIGHUP as exceptions that wait where something must be whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:

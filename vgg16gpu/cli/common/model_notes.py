@@ -13,6 +13,7 @@ from vgg16gpu.compiler.onnx.metadata import NOTE_KEY
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shown import printable
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, 
         preprocess=preprocess,
         labels=labels,
         model=model,
-        note=model.metadata.get(NOTE_KEY, ""),
+        note=printable(model.metadata.get(NOTE_KEY, "")),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -14,10 +13,39 @@ from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.devices import is_device_name
 from vgg16gpu.devices.several import split_devices
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.io.shown import printable
+from vgg16gpu.io.foreign.numbers import MOST_REAL, digits_value, real_value
+from vgg16gpu.io.shown import printable, shown
+
+MOST_PIXELS: Final = 65535  # of a side
+MOST_COUNT: Final = 10**9  # of anything that is counted
+MOST_WHOLE: Final = (1 << 31) - 1
 
 _CORE: Final = re.compile(r"\d{1,4}", re.ASCII)
 _RAY: Final = re.compile(r"local(:[1-9]\d{0,3})?|(ray://)?(?!local:)[^\s/]+:\d{1,5}", re.ASCII)
+
+
+class Whole(click.IntRange):
+    """A whole number in ASCII digits from `min` to `max`, MOST_WHOLE without it.
+
+    click alone takes whatever `int` takes: any size, blanks, underscores, digits of other scripts.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises BadParameter."""
+        digits = value.removeprefix("-") if isinstance(value, str) else ""
+        if isinstance(value, str) and digits_value(digits, MOST_WHOLE) is None:
+            self.fail(f"{shown(value)} is not a whole number in digits, {MOST_WHOLE:,} at most", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """A number in decimals from `min` to `max`, MOST_REAL without it; never NaN, which is in every range of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises BadParameter."""
+        if isinstance(value, str) and real_value(value, MOST_REAL) is None:
+            self.fail(f"{shown(value)} is not a number in decimals, {MOST_REAL:,.0f} at most", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -45,13 +73,10 @@ def parse_floats(_: click.Context, __: click.Parameter, value: str | None) -> tu
     """'0.5,0.5,0.5' -> (0.5, 0.5, 0.5)."""
     if value is None:
         return None
-    try:
-        numbers = tuple(float(part) for part in value.replace(",", " ").split())
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(math.isfinite(number) for number in numbers):
+    numbers = [real_value(part) for part in value.replace(",", " ").split()]
+    if not numbers or None in numbers:
         raise click.BadParameter(f"'{value}' is not a list of numbers, one per channel: 0.485,0.456,0.406")
-    return numbers
+    return tuple(number for number in numbers if number is not None)
 
 
 def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -124,10 +149,10 @@ def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tup
     if value is None:
         return None
     number, slash, count = value.partition("/")
-    numbers = [int(part) if part.isascii() and part.isdigit() else -1 for part in (number, count)]
-    if not slash or not 0 <= numbers[0] < numbers[1]:
+    place, places = digits_value(number, MOST_COUNT), digits_value(count, MOST_COUNT)
+    if not slash or place is None or places is None or place >= places:
         raise click.BadParameter(f"'{printable(value)}' is not I/N, as in 0/16: I from 0 to N - 1")
-    return numbers[0], numbers[1]
+    return place, places
 
 
 def parse_ray(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -160,10 +185,10 @@ def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Param
 
 
 def _size(value: str) -> tuple[int, int]:
-    parts = value.lower().split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65535 for part in parts):
+    sides = [digits_value(part, MOST_PIXELS) or 0 for part in value.lower().split("x")]
+    if len(sides) > 2 or 0 in sides:
         raise click.BadParameter(f"'{value}' is not a size: give pixels (244), or height x width (224x320)")
-    return int(parts[0]), int(parts[-1])
+    return sides[0], sides[-1]
 
 
 def _square(height: int, width: int) -> int:
@@ -173,7 +198,9 @@ def _square(height: int, width: int) -> int:
 
 
 def _counts(value: str | None, example: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in value.split(",")] if value is not None else []
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of positive whole numbers, as in {example}")
-    return tuple(int(part) for part in parts)
+    counts = [digits_value(part.strip(), MOST_COUNT) or 0 for part in value.split(",")] if value is not None else []
+    if 0 in counts:
+        raise click.BadParameter(
+            f"'{value}' is not a list of positive whole numbers, as in {example}, each {MOST_COUNT:,} at most"
+        )
+    return tuple(counts)

@@ -14,15 +14,23 @@ from rich.table import Table
 from rich.text import Text
 
 from vgg16gpu.io.scores import finite_or_none
-from vgg16gpu.io.shown import printable, printable_lines
+from vgg16gpu.io.shown import escaped_lines, printable, printable_lines
 
 _PIPE_WIDTH = 160  # columns when stdout is no terminal: rich would assume 80 and cut names
 
 
+class Screen(Console):
+    """A console on which no text steers the terminal: models, files and folders have names and notes of others."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts with escapes for what cannot be shown, all else as it is."""
+        super().print(*(escaped_lines(each) if isinstance(each, str) else each for each in objects), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console on stdout or stderr that neither colours nor cuts what goes into a pipe."""
-    plain = Console(stderr=stderr, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    plain = Screen(stderr=stderr, highlight=False)
+    return plain if plain.is_terminal else Screen(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def heading(screen: Console, text: str) -> None:

@@ -6,7 +6,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -18,8 +18,9 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # by the number of -v
 
 
 def tell(message: str) -> None:
-    """A remark that begins with the program's name."""
-    click.echo(f"vgg16gpu: {printable_lines(message)}", err=True)
+    """Write a remark that begins with the program's name; none where stderr is full or closed: the exit code stands."""
+    with suppress(OSError):
+        click.echo(f"vgg16gpu: {printable_lines(message)}", err=True)
 
 
 def never_fail_on_text() -> None:

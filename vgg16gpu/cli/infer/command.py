@@ -21,7 +21,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
+from vgg16gpu.cli.common.parsing import Whole, parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.common.written import WritingCommand
@@ -75,19 +75,19 @@ _DECODE_HELP = (
 )
 @size_option
 @outputs_option
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
+@click.option("--top", type=Whole(1), default=5, show_default=True, help="Classes to show per input.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Of --output -. Default: csv.")
 @click.option("--scores", is_flag=True, help="All scores in .csv, .jsonl and .parquet, too.")
 @click.option("--resume", is_flag=True, help="Go on where a .csv, .jsonl or .parquet file of the same run ended.")
 @click.option("--shard", callback=parse_shard, metavar="I/N", help=_SHARD_HELP)
 @click.option("--ray", callback=parse_ray, metavar="ADDRESS", help=_RAY_HELP)
-@click.option("--shard-size", type=click.IntRange(1), metavar="COUNT", help=_SHARD_SIZE_HELP)
+@click.option("--shard-size", type=Whole(1), metavar="COUNT", help=_SHARD_SIZE_HELP)
 @click.option("--column", metavar="NAME", help=_COLUMN_HELP)
 @preprocess_options
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
-@click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
+@click.option("--workers", type=Whole(0, 256), metavar="N", help=_WORKERS_HELP)
 @click.option("--decode", type=click.Choice(DECODE), default="auto", help=_DECODE_HELP.format(auto=AUTO))
 @click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
 @json_option

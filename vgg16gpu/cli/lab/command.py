@@ -22,7 +22,7 @@ from vgg16gpu.cli.common.options import (
     renamed_option,
     sizes_option,
 )
-from vgg16gpu.cli.common.parsing import parse_counts, parse_squares
+from vgg16gpu.cli.common.parsing import Whole, parse_counts, parse_squares
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.cli.common.written import model_files
@@ -32,6 +32,7 @@ from vgg16gpu.cli.lab.profile import profile_command
 from vgg16gpu.cli.lab.screen import print_list, print_rows
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
+from vgg16gpu.io.files import followed
 from vgg16gpu.io.foreign.outputs import Named
 from vgg16gpu.lab.experiment import Choice, Experiment, Row, Tell, experiments
 from vgg16gpu.lab.experiments.comparison import Shape, comparison
@@ -40,7 +41,7 @@ from vgg16gpu.lab.experiments.s3 import LeNetExperiment
 from vgg16gpu.lab.experiments.s5 import SEED as S5
 from vgg16gpu.lab.figures.write import draw
 from vgg16gpu.lab.ladder.given import MOST
-from vgg16gpu.lab.lenet.data import IMAGE
+from vgg16gpu.lab.lenet.data import IMAGE, MOST_IMAGE, from_idx
 from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError, DryRun
 from vgg16gpu.lab.measure.dry_run.dry_run import dry_run
 from vgg16gpu.lab.measure.measure import Status, choose_effort
@@ -158,11 +159,11 @@ def list_command(folder: Path | None, kernels: bool, as_json: bool) -> None:
 @renamed_option("--sizes", "--size", "sizes", multiple=True, callback=parse_squares)
 @_lists
 @renamed_option("--outputs", "--output-channels", "outputs", callback=parse_counts)
-@click.option("--kernel", type=click.IntRange(1), help="Rows of a filter, for variants by name.  [default: 3]")
-@click.option("--padding", type=click.IntRange(0), help="For variants by name. Default: half the filter.")
+@click.option("--kernel", type=Whole(1), help="Rows of a filter, for variants by name.  [default: 3]")
+@click.option("--padding", type=Whole(0), help="For variants by name. Default: half the filter.")
 @batch_option("1, and only variants by name take it")
 @click.option("--data", type=_FOLDER, metavar="FOLDER", help="IDX files, Fashion-MNIST's say, in place of S3's digits.")
-@click.option("--image", type=click.IntRange(1), help=f"Pixels a side of S3's images.  [default: {IMAGE}]")
+@click.option("--image", type=Whole(1, MOST_IMAGE), help=f"Pixels a side of S3's images.  [default: {IMAGE}]")
 @click.option("--model", type=_PATH, metavar="FILE", help=_MODEL_HELP)
 @click.option("--inputs", type=_PATH, metavar="FOLDER", help=_INPUTS_HELP)
 @click.option("--quick", is_flag=True, help=_QUICK_HELP)
@@ -226,7 +227,7 @@ def _dry_runs(options: Options, own: Sequence[Variant], device: Device) -> dict[
     if options.folder is None:
         return {}
     name = f"cuda:{device.foreign.ordinal}" if device.foreign else "cpu"
-    return {variant.name: partial(dry_run, options.folder.resolve(), name) for variant in own}
+    return {variant.name: partial(dry_run, followed(options.folder), name) for variant in own}
 
 
 def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
@@ -267,12 +268,14 @@ def _check_lists(wanted: Collection[Experiment], options: Options) -> None:
 
 
 def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
-    """--data and --image for the experiment that takes them."""
+    """Give --data and --image to the experiment that takes them. Raises InputError where S3 would."""
     if options.data is None and options.image is None:
         return
     takers = {name: found for name, found in wanted.items() if isinstance(found, LeNetExperiment)}
     if not takers:
         raise click.UsageError("--data and --image are for S3")
+    if options.data is not None:
+        from_idx(options.data, options.image or IMAGE)  # before anything is run, as S3 would
     wanted |= {name: replace(found, data=options.data, image=options.image or IMAGE) for name, found in takers.items()}
 
 

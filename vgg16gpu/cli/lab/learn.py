@@ -11,6 +11,7 @@ import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.options import device_option, json_option
+from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.show import add_row, console, heading, print_json, table
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.exercises.exercise import NAMES, Exercise, Finding, exercise, exercises
@@ -77,7 +78,7 @@ def check_command(ctx: click.Context, file: Path, device: str, as_json: bool) ->
 
 @exercise_command.command("hint")
 @click.argument("name")
-@click.argument("number", type=click.IntRange(1), default=1)
+@click.argument("number", type=Whole(1), default=1)
 @json_option
 def hint_command(name: str, number: int, as_json: bool) -> None:
     """Show a hint: the first, or that of a NUMBER; each says more than the one before."""

@@ -9,10 +9,11 @@ from typing import Final
 import click
 
 from vgg16gpu.cli.common.options import gpu_option, json_option, renamed_option, square_size_option
+from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.show import console, heading, print_json
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.io.files import atomic_writer, check_outputs, followed
 from vgg16gpu.lab.measure.profile import METHOD, Job, Profile, content, profile, told
 from vgg16gpu.lab.own.own_variants import own_variants
 from vgg16gpu.lab.problem import Problem
@@ -24,10 +25,10 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @click.command("profile", cls=WritingCommand)
 @click.argument("name")
 @square_size_option(1024)
-@click.option("--channels", type=click.IntRange(1), default=3, show_default=True, help="Of the image.")
-@click.option("--output-channels", type=click.IntRange(1), default=64, show_default=True, help="Of the result.")
-@renamed_option("--outputs", "--output-channels", "output_channels", type=click.IntRange(1))
-@click.option("--kernel", type=click.IntRange(1), default=3, show_default=True, help="Rows of a filter.")
+@click.option("--channels", type=Whole(1), default=3, show_default=True, help="Of the image.")
+@click.option("--output-channels", type=Whole(1), default=64, show_default=True, help="Of the result.")
+@renamed_option("--outputs", "--output-channels", "output_channels", type=Whole(1))
+@click.option("--kernel", type=Whole(1), default=3, show_default=True, help="Rows of a filter.")
 @gpu_option
 @click.option("--dir", "folder", type=_FOLDER, metavar="FOLDER", help="Your own variants, as `lab new` writes them.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the readings there, as JSON.")
@@ -52,7 +53,7 @@ def profile_command(
     if name not in known:
         raise InputError(f"there is no variant '{name}'; `vgg16gpu lab list` has the names, --dir is for your own")
     problem = Problem(1, channels, size, size, output_channels, kernel=kernel, padding=kernel // 2)
-    job = Job(name, problem, device, folder.resolve() if folder else None)
+    job = Job(name, problem, device, followed(folder) if folder else None)
     found, environment = profile(job)
     record = content(job, found, environment)
     if output:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgres
 from rich.progress import Progress as Bar
 
 from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model, square_size_option
+from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.show import megabytes, print_json, seconds
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.model.weights import weights_command
@@ -44,7 +45,7 @@ model_command.add_command(weights_command)
 @click.option("--variant", type=click.Choice(list(CONVOLUTIONS)), default="vgg16", show_default=True)
 @square_size_option(USUAL_SIZE, _SIZES)
 @click.option("--batch-norm", is_flag=True, help="A BatchNormalization after every convolution.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Of the random weights.")
 @click.option("--output", type=_FILE, metavar="FILE", help=_MAKE_HELP)
 @click.option("--sample", type=_FILE, metavar="FILE", help="Also write a sample image of that size as text.")
 @json_option

@@ -33,7 +33,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import parse_counts
+from vgg16gpu.cli.common.parsing import Real, parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
@@ -76,10 +76,8 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 @click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write input.txt and output.txt there.")
 @click.option("--layers", is_flag=True, help="Also compare what every step stores, on up to ten inputs.")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times, as 1,5,500.")
-@click.option("--tolerance", type=click.FloatRange(0), help=_TOLERANCE_HELP)
-@click.option(
-    "--min-accuracy", type=click.FloatRange(0, 1), help="Share of labelled images that must be right, 0 to 1."
-)
+@click.option("--tolerance", type=Real(0), help=_TOLERANCE_HELP)
+@click.option("--min-accuracy", type=Real(0, 1), help="Share of labelled images that must be right, 0 to 1.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @preprocess_options
 @labels_option

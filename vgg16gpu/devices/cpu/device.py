@@ -32,6 +32,7 @@ from vgg16gpu.devices.cpu.compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.devices.platforms import machine_memory, supported_machine, usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.io.foreign.numbers import digits_value
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Kernel, Step
@@ -289,9 +290,9 @@ def threads_from_environment(cores: int) -> int:
     text = os.environ.get("VGG16GPU_THREADS", "").strip()
     if not text:
         return min(cores, _MAX_OS_THREADS)
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_OS_THREADS:
+    if not (threads := digits_value(text, _MAX_OS_THREADS)):
         raise DeviceError(f"VGG16GPU_THREADS={shown(text)} is not a number of threads from 1 to {_MAX_OS_THREADS}")
-    return int(text)
+    return threads
 
 
 def _order_from_environment() -> tuple[int, int]:
@@ -299,9 +300,9 @@ def _order_from_environment() -> tuple[int, int]:
     text = os.environ.get("VGG16GPU_ORDER", "").strip() or "forward"
     if text in _ORDERS:
         return _ORDERS[text], 0
-    if not text.isdecimal() or int(text) >= 2**32:
+    if (seed := digits_value(text, 2**32 - 1)) is None:
         raise DeviceError(f"VGG16GPU_ORDER={shown(text)} is not forward, reverse or a seed below 2**32")
-    return _SHUFFLED, int(text)
+    return _SHUFFLED, seed
 
 
 def _check_from_environment() -> Check | None:

@@ -1,13 +1,18 @@
-"""Whole numbers that somebody else wrote as text."""
+"""Numbers that somebody else wrote as text."""
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 
+MOST_REAL: Final = 1e9  # of an option: in seconds 31 years, which waits of threads and processes take
+
 _DIGITS = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def whole_number(text: str, what: str, low: int, high: int) -> int:
@@ -19,6 +24,28 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
     if _DIGITS.fullmatch(text) and len(text) <= len(str(high)) and low <= int(text) <= high:
         return int(text)
     raise InputError(f"{what} is {shown(text)}; accepted is a whole number from {low} to {high}, in digits")
+
+
+def digits_value(text: str, most: int) -> int | None:
+    """Return the number that a text of ASCII digits says, leading zeros included; None for others and above `most`.
+
+    Digits and length are checked first: see `whole_number`.
+    """
+    if not (text.isascii() and text.isdigit()) or len(text.lstrip("0")) > len(str(most)):
+        return None
+    value = int(text)
+    return value if value <= most else None
+
+
+def real_value(text: str, most: float = math.inf) -> float | None:
+    """Return the finite number that a text says in decimals, 1.5 or 2e-3; None for others, and beyond +-`most`.
+
+    NaN, infinities, blanks, underscores and digits of other scripts, which `float` takes, are others.
+    """
+    if not _REAL.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) and abs(value) <= most else None
 
 
 def whole_value(value: object, what: str, low: int, high: int) -> int:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.lines import read_text
 from vgg16gpu.lab.exercises.log import ENTRIES, Log, Words, read_log
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
@@ -22,7 +23,8 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Scalars = TypeVar("Scalars", bound=np.generic)
 
 _POISON: Final = 0xFF  # a byte; four of them are a NaN
-_DEFINE: Final = re.compile(r"^\s*#define\s+(\w+)\s+(\d+)\b", re.MULTILINE)
+_MOST_BYTES: Final = 1 << 20  # of a file of kernels
+_DEFINE: Final = re.compile(r"^[ \t]*#define[ \t]+(\w+)[ \t]+(\d{1,9})\b", re.MULTILINE | re.ASCII)
 _LOG: Final = "counted_log"
 
 
@@ -56,12 +58,17 @@ class Outcome:
     log: Log
 
 
+def read_kernels(path: Path) -> str:
+    """Return the text of a file of kernels. Raises InputError where it cannot be read, is no text, or has no end."""
+    return read_text(path, most_bytes=_MOST_BYTES, errors="strict")
+
+
 class Bench:
     """A file of kernels on a device."""
 
     def __init__(self, device: Device, path: Path) -> None:
         self.device, self.path = device, path
-        self.defines = {name: int(value) for name, value in _DEFINE.findall(path.read_text(encoding="utf-8"))}
+        self.defines = {name: int(value) for name, value in _DEFINE.findall(read_kernels(path))}
 
     def number(self, name: str, least: int, most: int) -> int:
         """What the file #defines. Raises InputError where it does not, or not within these bounds."""

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import DeviceError, Error, InputError
-from vgg16gpu.lab.exercises.bench import Bench
+from vgg16gpu.io.files import followed
+from vgg16gpu.lab.exercises.bench import Bench, read_kernels
 from vgg16gpu.lab.exercises.exercise import NAMES, Exercise, Finding, exercise
 
 SECONDS: Final = 120.0  # compiling included
@@ -50,10 +51,9 @@ class Verdict:
 def which(path: Path) -> Exercise:
     """The exercise of a file: its first line says, else its name. Raises InputError for what is none."""
     try:
-        head = path.read_text(encoding="utf-8")[:_HEAD]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read: {reason}; `vgg16gpu lab exercise start NAME` writes one") from error
+        head = read_kernels(path)[:_HEAD]
+    except InputError as error:
+        raise InputError(f"{error}; `vgg16gpu lab exercise start NAME` writes one") from error
     found = _NAMED.match(head)
     name = found[1] if found else path.stem.replace("_", "-")
     if name not in NAMES:
@@ -64,7 +64,7 @@ def which(path: Path) -> Exercise:
 def check(path: Path, device: str) -> Verdict:
     """Judge a file on a device by name. Raises InputError for a file of no exercise, DeviceError for no device."""
     chosen = which(path)
-    task = {"exercise": chosen.name, "file": str(path.resolve()), "device": device}
+    task = {"exercise": chosen.name, "file": str(followed(path)), "device": device}
     command = [sys.executable, "-m", "vgg16gpu.lab.exercises.judge"]
     try:
         done = subprocess.run(

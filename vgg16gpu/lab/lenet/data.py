@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import followed
 from vgg16gpu.io.normalize import Floats, Pixels, normalise
 from vgg16gpu.lab.lenet.idx import read_idx
 from vgg16gpu.zoo.digits import DIGITS_LABELS, enlarge
 
 IMAGE: Final = 28  # pixels a side
+MOST_IMAGE: Final = 512  # all of them are in memory together
 CLASSES: Final = 10
 
 Labels: TypeAlias = npt.NDArray[np.uint8]
@@ -79,7 +81,7 @@ def from_idx(folder: str | Path, image: int = IMAGE) -> Dataset:
     Raises InputError for a file that is missing or wrong, and for images and labels that do not fit each other.
     """
     folder = Path(folder)
-    return Dataset(folder.resolve().name, *_from_idx(folder, "train", image), *_from_idx(folder, "t10k", image))
+    return Dataset(followed(folder).name, *_from_idx(folder, "train", image), *_from_idx(folder, "t10k", image))
 
 
 def framed(pixels: Pixels, image: int) -> Pixels:
