@@ -1,4 +1,4 @@
-"""Hostile inputs and uses of every command but `serve`, as a table: what is made, what is typed, what must be said.
+"""Hostile inputs and uses of every command, as a table: what is made, what is typed, what must be said.
 
 A row names what is hostile. Its command must end with one of the codes, in the words, on lines of its own and without a
 traceback. Words of the shell: single quotes keep what stands in them. All rows run in a folder made by `furnish`.
@@ -240,6 +240,16 @@ NO_NUMBERS: Final = (
     *("1e", "1..2", "one", "1;2", "--", "1\n2", "\udcff", "1" + "0" * 30, "None", "[1]"),
 )
 NUMBERS: Final = (  # commands with a place for a number that none of NO_NUMBERS is
+    "serve digits --device cpu --port {}",
+    "serve digits --device cpu --batch {}",
+    "serve digits --device cpu --max-delay-ms {}",
+    "serve digits --device cpu --queue {}",
+    "serve digits --device cpu --workers {}",
+    "serve digits --device cpu --max-body-mb {}",
+    "serve digits --device cpu --max-pixels {}",
+    "serve digits --device cpu --max-connections {}",
+    "serve digits --device cpu --deadline-s {}",
+    "serve digits --device cpu --stall-s {}",
     f"infer one.png {MODEL} --batch {{}}",
     f"infer one.png {MODEL} --size {{}}",
     f"infer one.png {MODEL} --size 32x{{}}",

@@ -70,5 +70,5 @@ def test_each_option_of_a_number_has_a_type_of_ours() -> None:
     for words, command in commands():
         for option in command.params:
             is_counter = isinstance(option, click.Option) and option.count
-            if isinstance(option.type, numbers) and not is_counter and words != "serve":
+            if isinstance(option.type, numbers) and not is_counter:
                 assert isinstance(option.type, Whole | Real), (words, option.name)

@@ -22,6 +22,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import Real, Whole
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
@@ -119,21 +120,21 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0: all networks.")
 @click.option("--host-name", "host_names", multiple=True, metavar="NAME", help=_HOST_NAME_HELP)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--port", type=Whole(0, 65535), default=8000, show_default=True, help="0: any that is free.")
 @device_option
 @devices_option
 @precision_option
 @batch_option("8 on a CPU, 64 on a GPU")
 @size_option
 @outputs_option
-@click.option("--max-delay-ms", type=click.FloatRange(0), default=2.0, show_default=True, help=_DELAY_HELP)
-@click.option("--queue", type=click.IntRange(1, 1 << 16), default=512, show_default=True, help=_QUEUE_HELP)
-@click.option("--workers", type=click.IntRange(1, 64), metavar="N", help=_WORKERS_HELP)
-@click.option("--max-body-mb", type=click.IntRange(1, 1024), default=32, show_default=True, help="Size of a request.")
-@click.option("--max-pixels", type=click.IntRange(1), default=50_000_000, show_default=True, help=_PIXELS_HELP)
-@click.option("--max-connections", type=click.IntRange(1), default=1024, show_default=True, help=_CONNECTIONS_HELP)
-@click.option("--deadline-s", type=click.FloatRange(0.01), default=10.0, show_default=True, help=_DEADLINE_HELP)
-@click.option("--stall-s", type=click.FloatRange(1), default=10.0, show_default=True, help=_STALL_HELP)
+@click.option("--max-delay-ms", type=Real(0), default=2.0, show_default=True, help=_DELAY_HELP)
+@click.option("--queue", type=Whole(1, 1 << 16), default=512, show_default=True, help=_QUEUE_HELP)
+@click.option("--workers", type=Whole(1, 64), metavar="N", help=_WORKERS_HELP)
+@click.option("--max-body-mb", type=Whole(1, 1024), default=32, show_default=True, help="Size of a request.")
+@click.option("--max-pixels", type=Whole(1), default=50_000_000, show_default=True, help=_PIXELS_HELP)
+@click.option("--max-connections", type=Whole(1), default=1024, show_default=True, help=_CONNECTIONS_HELP)
+@click.option("--deadline-s", type=Real(0.01), default=10.0, show_default=True, help=_DEADLINE_HELP)
+@click.option("--stall-s", type=Real(1), default=10.0, show_default=True, help=_STALL_HELP)
 @click.option("--token-file", type=_FILE, metavar="FILE", help=_TOKENS_HELP)
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate (PEM): HTTPS in place of HTTP.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key (PEM).")
