@@ -122,17 +122,14 @@ def _read(path: Path) -> Fault:
 
 def check(faults: Sequence[Fault]) -> dict[str, str]:
     """Return, by names, why faults cannot be planted: they do not apply to this checkout, or tests are missing."""
-    problems = {}
-    for fault in faults:
-        problem = _git_apply(fault, ROOT, "--check") or next(filter(None, map(_missing_test, fault.tests)), "")
-        if problem:
-            problems[fault.name] = problem
-    return problems
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda fault: _git_apply(fault, ROOT, "--check") or _missing_tests(fault), faults)
+        return {fault.name: problem for fault, problem in zip(faults, found, strict=True) if problem}
 
 
 def plant(faults: Sequence[Fault], jobs: int) -> dict[str, str]:
     """Return, by names, why faults are not caught. Each is planted in one of `jobs` copies of the checkout."""
-    there = sorted({test for fault in faults for test in fault.tests if not _missing_test(test)})
+    there = sorted({test for fault in faults for test in fault.tests if _is_there(test)})
     with ExitStack() as stack:
         copies: SimpleQueue[Path] = SimpleQueue()
         jobs = max(1, min(jobs, len(faults)))
@@ -171,7 +168,7 @@ def _failing(copy: Path, tests: Sequence[str]) -> set[str]:
 
 def plant_in(copy: Path, fault: Fault) -> str:
     """Plant a fault in a copy, run its tests, take the fault away again; return why it is not caught, or ""."""
-    if problem := _git_apply(fault, copy) or next(filter(None, map(_missing_test, fault.tests)), ""):
+    if problem := _missing_tests(fault) or _git_apply(fault, copy):
         return problem
     _forget_bytecode(copy, fault)
     try:
@@ -233,10 +230,14 @@ def _forget_bytecode(copy: Path, fault: Fault) -> None:
             Path(importlib.util.cache_from_source(str(copy / file))).unlink(missing_ok=True)
 
 
-def _missing_test(test: str) -> str:
-    """Return that a test is not there, or ""."""
+def _missing_tests(fault: Fault) -> str:
+    """Return which of its tests is not there, or ""."""
+    return next((f"there is no test {test}" for test in fault.tests if not _is_there(test)), "")
+
+
+def _is_there(test: str) -> bool:
     file, _, name = _without_case(test).partition("::")
-    return "" if name in _tests_of(file) else f"there is no test {test}"
+    return name in _tests_of(file)
 
 
 def _without_case(test: str) -> str:
