@@ -255,7 +255,7 @@ def test_rooflines(shown, name):
     labels = {dot.label for dot in ours.dots}
     shown_dots = {label: count for label, count in lines(figure.axes[-1]).items() if label in labels}
     assert sum(shown_dots.values()) == len(ours.dots)
-    assert "numpy" not in labels
+    assert labels.isdisjoint({"numpy", "cudnn_three"})  # on the host; three calls in one time
 
 
 def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
