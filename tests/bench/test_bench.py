@@ -418,6 +418,7 @@ def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str
     assert findings.failures == ["bf16: it does not compile"]
 
 
+@pytest.mark.slow(reason="test_the_json_is_complete runs the command")
 def test_kernels_can_be_chosen(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     options = ("--precision", "fp16", "--kernels", "mma", "--repeats", 1, "--seconds", 0.01, "--output", output)

@@ -23,6 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow(reason="test_cold_start_reports_what_infer_says stands for it")
 def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
     found = cold_start.measure_cold_start(model, "cpu", session.sample_inputs((3, 32, 32))[0])
     assert len(found.results_s) == len(found.exits_s) == cold_start.RUNS

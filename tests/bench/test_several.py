@@ -32,6 +32,7 @@ def test_arrays_in_memory(tmp_path):
     assert content["environment"]["device"]["kind"] == "cpu"
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_a_folder_to_rows(tmp_path):
     folder = small_photos(tmp_path / "photos", 20)
     result = bench("--repeats", 1, "--pipeline", folder, "--json")

@@ -261,6 +261,7 @@ def test_todays_tile_is_tried_though_the_estimate_likes_others():
     assert task.today == task.candidates()[0]
 
 
+@pytest.mark.slow(reason="of a tool that authors run; the fastest tile wins in test_the_fastest_wins")
 def test_every_kind_of_kernel_is_tried():
     for task in small_tasks("fp16", (1, 3)):
         answer = right_bytes(task)

@@ -162,6 +162,7 @@ def verdicts(outcomes):
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow(reason="one process more, of seconds"))])
+@pytest.mark.slow(reason="`make conformance` runs them so")
 def test_other_processes_give_the_same(jobs):
     names = ["test_shape", "test_sin"]
     assert verdicts(conformance.outcomes(names, "CPU", jobs)) == [("test_shape", "passed"), ("test_sin", "refused")]

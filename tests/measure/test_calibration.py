@@ -14,6 +14,7 @@ def words(tmp_path):
     return ["digits", "--images", folder, "--device", "cpu", "--limit", 10, "--output", tmp_path / "found.json"]
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_whole_processes_choose_the_same_scales(words):
     assert calibration.main([*map(str, words), "--repeats", "2"]) == 0
     found = json.loads(words[-1].read_text())

@@ -46,6 +46,7 @@ def test_another_function_is_refused(tmp_path: Path) -> None:
         check_function({FILE: digits_model(), RANDOM: tmp_path / "changed.onnx"}, "cpu", x)
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_a_record_of_every_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "record.json"
     words = ["--device", "cpu", "--precision", "fp32,int8", "--batch", "2", "--seconds", "0.01", "--rounds", "2"]

@@ -11,6 +11,7 @@ from tests.measure import cold_start
 from vgg16gpu.io.shipped import digits_model
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_a_start_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "record.json"
     arguments = [str(digits_model()), "--device", "cpu", "--runs", "1", "--output", str(output)]

@@ -49,6 +49,7 @@ def test_a_figure_beyond_its_bound_is_named(name: str, value: float, complaint: 
     assert complaint in host_path._exceeded({**GOOD, name: value})
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_it_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"RUNS": 12, "ROUNDS": 1, "BATCHES": 2, "STARTS": 2}.items():
         monkeypatch.setattr(host_path, name, value)

@@ -11,6 +11,7 @@ from tests.measure import plain_path
 from vgg16gpu.io.shipped import digits_model
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_plain_layers_stand_beside_those_of_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "plain.json"
     assert plain_path.main([str(digits_model()), "--device", "cpu", "--pictures", "2", "--output", str(record)]) == 0

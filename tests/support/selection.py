@@ -26,20 +26,26 @@ Value: TypeAlias = tuple[str, int]  # a parameter, and the number of one of its 
 
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()  # in config.stash: every case, before any is left out
 
-_few = False
+_choice = ALL
 
 
 def configure(choice: str) -> None:
     """To be called before tests are imported: how many examples `examples` asks for."""
-    global _few  # noqa: PLW0603 - decorators of tests have no other way to learn it
-    _few = choice == REPRESENTATIVE
+    global _choice  # noqa: PLW0603 - decorators of tests have no other way to learn it
+    _choice = choice
+
+
+def choice() -> str:
+    """Return which cases run: a test with a loop of its own may do less of it in `make test`."""
+    return _choice
 
 
 def examples(count: int, **options: Any) -> Any:
     """hypothesis.settings for `count` examples, fewer in `make test`; the same ones in each run."""
     from hypothesis import settings
 
-    return settings(max_examples=count // FEW_EXAMPLES if _few else count, deadline=None, derandomize=True, **options)
+    count = count // FEW_EXAMPLES if _choice == REPRESENTATIVE else count
+    return settings(max_examples=count, deadline=None, derandomize=True, **options)
 
 
 def select(items: Sequence[pytest.Item], choice: str) -> tuple[list[pytest.Item], list[pytest.Item]]:

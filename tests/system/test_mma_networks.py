@@ -115,6 +115,7 @@ def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str, coun
 
 
 @pytest.mark.parametrize("precision", ["fp32", *PRECISIONS])
+@pytest.mark.slow(reason="kernels' own tests have several batches")
 def test_digits_at_two_batch_sizes(device: Device, precision: str) -> None:
     """On the kernels that the planner takes: as close as the precision is; integers are exact."""
     images = heldout()[0][:50]

@@ -78,7 +78,7 @@ def test_both_parts_are_all_cases_and_none_is_in_both() -> None:
 def test_hypothesis_has_more_examples_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Case("test_drawn", pytest.mark.hypothesis)
     assert select([drawn], REPRESENTATIVE) == select([drawn], OTHERS) == ([drawn], [])
-    monkeypatch.setattr(selection, "_few", False)
+    monkeypatch.setattr(selection, "_choice", selection.ALL)
     assert selection.examples(200).max_examples == 200
     selection.configure(REPRESENTATIVE)
     assert selection.examples(200).max_examples == 40

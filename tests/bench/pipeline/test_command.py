@@ -31,6 +31,7 @@ def recorded(pictures, tmp_path_factory):
     return result.stdout, path, json.loads(path.read_text())
 
 
+@pytest.mark.slow(reason="of a measure that authors run; test_rows_that_differ_end_with_1 runs the command")
 def test_the_record_has_what_the_former_one_has(recorded):
     from pathlib import Path
 
@@ -159,6 +160,7 @@ def test_a_folder_whose_pictures_are_all_broken(tmp_path):
     assert "--pipeline: infer ended with 2: '" in result.stderr
 
 
+@pytest.mark.slow(reason="test_a_folder_whose_pictures_are_all_broken stands for it")
 def test_a_broken_picture_costs_the_exit_code(tmp_path):
     folder = small_photos(tmp_path / "pictures", 9)
     (folder / "05x.jpg").write_text("no picture")

@@ -17,6 +17,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.compiler.model import Model
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_where_the_device_resizes(pictures, monkeypatch):
     """On the cpu device, as a GPU does it: pixels as they are count, and the kernel takes turns with the network."""
     monkeypatch.setattr(session, "resizes_on_device", lambda *_: True)

@@ -92,6 +92,7 @@ def test_unnoticed_without_a_sanitizer() -> None:
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.slow(reason="`make sanitize` runs all kernels under the sanitizers")
 def test_sound_kernels_are_clean(sanitizer: Sanitizer) -> None:
     command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer, "--"]
     command += ["-q", "-p", "no:cacheprovider", "-m", "sanitize", "tests/devices/cpu/test_language.py"]

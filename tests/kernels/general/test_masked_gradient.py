@@ -142,14 +142,16 @@ def pooled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("element", "out"), ALL_FORMS, ids=lambda e: e.name)
 @pytest.mark.parametrize("pools", [False, True])
-def test_masks_and_sums(device: Device, element: Element, out: Element, shape: tuple[int, ...], pools: bool) -> None:
-    random = seeded(f"{shape} {element}")
+@pytest.mark.parametrize("count", range(1, 5))
+def test_masks_and_sums(
+    device: Device, element: Element, out: Element, shape: tuple[int, ...], pools: bool, count: int
+) -> None:
+    random = seeded(f"{shape} {element} {count}")
     x = Operand(of_a_relu(random, *shape), element)
-    for count in range(1, 5):
-        shapes = [pooled_shape(shape) if pools and k == 0 else shape for k in range(count)]
-        gradients = [Operand(normal(random, *each), element) for each in shapes]
-        found = masked(device, x, *gradients, pools=pools, out=out)
-        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools, out=out))
+    shapes = [pooled_shape(shape) if pools and k == 0 else shape for k in range(count)]
+    gradients = [Operand(normal(random, *each), element) for each in shapes]
+    found = masked(device, x, *gradients, pools=pools, out=out)
+    np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools, out=out))
 
 
 @pytest.mark.parametrize("limits", [(-0.7, 1.3), (0.0, 1.3), (-0.7, 0.0)])
@@ -174,34 +176,43 @@ def test_what_a_clip_has_given(device: Device, precision: str, pools: bool, limi
 
 @pytest.mark.parametrize("pools", [False, True])
 @pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
-def test_operands_of_both_elements(device: Device, element: Element, pools: bool) -> None:
+@pytest.mark.parametrize("halves", list(itertools.product((False, True), repeat=3)), ids=str)
+def test_operands_of_both_elements(
+    device: Device, element: Element, pools: bool, halves: tuple[bool, bool, bool]
+) -> None:
     """Each of three operands as float32 or not, in every combination."""
     shape, random = (2, 20, 6, 5), seeded("both")
     numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape))]
     numbers.append(normal(random, *shape))
-    for elements in itertools.product((Element.F32, element), repeat=3):
-        x, *gradients = [Operand(each, of) for each, of in zip(numbers, elements, strict=True)]
-        found = masked(device, x, *gradients, pools=pools)
-        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
+    elements = [element if is_half else Element.F32 for is_half in halves]
+    x, *gradients = [Operand(each, of) for each, of in zip(numbers, elements, strict=True)]
+    found = masked(device, x, *gradients, pools=pools)
+    np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
 
 
 @pytest.mark.parametrize("pools", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_pairs_with_factors_of_images(device: Device, shape: tuple[int, ...], pools: bool) -> None:
+@pytest.mark.parametrize(
+    "elements",
+    list(itertools.product((Element.F32, Element.F16_PAIR), repeat=3)),
+    ids=lambda each: "-".join(e.name for e in each),
+)
+def test_pairs_with_factors_of_images(
+    device: Device, shape: tuple[int, ...], pools: bool, elements: tuple[Element, ...]
+) -> None:
     """In every combination with float32; the largest magnitudes of parts come to those of images."""
     random = seeded(f"pairs {shape}")
     numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape), scale=1e-6)]
     numbers.append(normal(random, *shape, scale=1e-6))
     factors = [None, *np.exp2(random.integers(20, 30, (2, shape[0]))).astype(np.float32)]
-    for elements in itertools.product((Element.F32, Element.F16_PAIR), repeat=3):
-        x, *gradients = [
-            Operand(each, of, factors=factor if of is Element.F16_PAIR else None)
-            for each, of, factor in zip(numbers, elements, factors, strict=True)
-        ]
-        right = expected(x, *gradients, pools=pools)
-        np.testing.assert_array_equal(masked(device, x, *gradients, pools=pools), right)
-        largest = largest_of_parts(device, x, *gradients, pools=pools)
-        np.testing.assert_array_equal(largest, np.abs(right).reshape(shape[0], -1).max(1))
+    x, *gradients = [
+        Operand(each, of, factors=factor if of is Element.F16_PAIR else None)
+        for each, of, factor in zip(numbers, elements, factors, strict=True)
+    ]
+    right = expected(x, *gradients, pools=pools)
+    np.testing.assert_array_equal(masked(device, x, *gradients, pools=pools), right)
+    largest = largest_of_parts(device, x, *gradients, pools=pools)
+    np.testing.assert_array_equal(largest, np.abs(right).reshape(shape[0], -1).max(1))
 
 
 def largest_of_parts(device: Device, x: Operand, *gradients: Operand, pools: bool = False) -> Array:
@@ -231,14 +242,18 @@ def test_the_maximum_of_pairs_is_in_their_low_halves(device: Device) -> None:
 
 @pytest.mark.parametrize("pools", [False, True])
 @pytest.mark.parametrize("channels", [3, 8, 130])
-def test_operands_that_lie_as_onnx_has_them(device: Device, channels: int, pools: bool) -> None:
+@pytest.mark.parametrize(
+    "layouts", list(itertools.product(Layout, repeat=4)), ids=lambda each: "-".join(layout.name for layout in each)
+)
+def test_operands_that_lie_as_onnx_has_them(
+    device: Device, channels: int, pools: bool, layouts: tuple[Layout, ...]
+) -> None:
     shape, random = (2, channels, 5, 6), seeded(f"plain {channels}")
     numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape))]
     numbers.append(normal(random, *shape))
-    for layouts in itertools.product(Layout, repeat=4):
-        x, *gradients = [Operand(each, layout=how) for each, how in zip(numbers, layouts, strict=False)]
-        found = masked(device, x, *gradients, pools=pools, layout=layouts[3])
-        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
+    x, *gradients = [Operand(each, layout=how) for each, how in zip(numbers, layouts, strict=False)]
+    found = masked(device, x, *gradients, pools=pools, layout=layouts[3])
+    np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
 
 
 @pytest.mark.parametrize("element", [Element.F32, Element.BF16], ids=lambda e: e.name)

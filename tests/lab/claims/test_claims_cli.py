@@ -120,6 +120,7 @@ def test_without_records_the_published_tables_are_judged(lab, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow(reason="the recorded claims are read by other tests here")
 def test_what_lab_run_writes_is_read(lab, tmp_path):
     options = ("--device", "cpu", "--quick", "--size", "256", "--strides", "1", "--blocks", "16,64")
     assert lab("run", "S2", *options).exit_code == 0

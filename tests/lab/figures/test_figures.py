@@ -319,6 +319,7 @@ def chart_of(series, **options):
     return Chart("name", "title", (panel,), "x", "y", **options)
 
 
+@pytest.mark.slow(reason="test_no_text_lies_on_another draws the same figures")
 def test_files_are_written_and_the_same_each_time(tmp_path):
     record = case_record("S4", quick=True)
     for folder in (tmp_path / "one", tmp_path / "two"):

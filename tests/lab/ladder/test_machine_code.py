@@ -21,6 +21,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.slow(reason="of sources that seldom change")
 def test_loads_and_stores_of_a_step(name: str, tmp_path: Path) -> None:
     found = counts(read_source(f"ladder/conv_{name}.cu"), f"conv_{name}_f32", tmp_path)
     assert {operation: found[operation] for operation in STEPS[name]} == STEPS[name]

@@ -24,6 +24,7 @@ def machine_code(folder: Path, name: str, block: int) -> bytes:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.slow(reason="of sources that seldom change")
 def test_same_machine_code_as_without_names(tmp_path: Path, block: int) -> None:
     named, shared, register = (
         machine_code(tmp_path, f"gemm_{mode}", block) for mode in ("named", "shared", "register")
