@@ -48,6 +48,40 @@ def of_bytes(shape: list[int], raw: bytes) -> tuple[dict, bytes]:
     return {"inputs": [INPUT | {"shape": shape, "parameters": {"binary_data_size": len(raw)}}]}, raw
 
 
+def pixels_of(dtype: str, shape: list[int], data: object) -> dict:
+    return {"inputs": [INPUT | {"datatype": dtype, "shape": shape, "data": data}]}
+
+
+IMAGES = np.arange(2 * 32 * 32, dtype=np.float32).reshape(2, 1, 32, 32)
+
+
+@pytest.mark.parametrize("nested", [(2048,), (2, 1, 32, 32), (2, 1024), (2, 1, 1024), (1, 2048), (2, 32, 32)])
+def test_data_are_flat_or_nested_as_the_shape_says(nested) -> None:
+    message = pixels_of("FP32", [2, 1, 32, 32], IMAGES.reshape(nested).tolist())
+    request = requests.parse(json.dumps(message).encode(), None, DESCRIPTION)
+    np.testing.assert_array_equal(request.rows, IMAGES)
+
+
+@pytest.mark.parametrize("nested", [(32, 2, 1, 32), (1024, 2), (32, 32, 2), (64, 4, 8)])
+def test_data_nested_in_another_order_are_not_taken_as_they_lie(nested) -> None:
+    message = pixels_of("FP32", [2, 1, 32, 32], IMAGES.reshape(nested).tolist())
+    assert f"'data' is nested as {list(nested)}; FP32 [2, 1, 32, 32] is nested so, or flat" in str(refused(message))
+
+
+def test_large_whole_numbers_are_numbers() -> None:
+    data = [10**30, -(2**64), 2**63, *range(1021)]
+    message = pixels_of("FP32", [1, 1, 32, 32], data)
+    request = requests.parse(json.dumps(message).encode(), None, DESCRIPTION)
+    np.testing.assert_array_equal(request.rows.ravel(), np.array(list(map(float, data)), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1.5, "not whole"), (256, "outside of 0..255"), (10**30, "outside"), (math.nan, "outside")]
+)
+def test_pixels_are_whole_numbers_of_a_byte(value, words) -> None:
+    assert words in str(refused(pixels_of("UINT8", [1, 32, 32, 1], [value] + [1] * 1023)))
+
+
 @pytest.mark.parametrize(
     ("shape", "raw", "words"),
     [

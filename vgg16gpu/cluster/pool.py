@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from vgg16gpu.runtime.answers.classify import (
     PathLike,
     class_names_of,
     named,
+    paths_of,
     wanted_preprocess,
     warn_of_assumption,
 )
@@ -172,7 +172,7 @@ class EnginePool(Closing):
         engine = self.engine
         sample = engine.program.input.shape[1:]
         wanted = self._preprocess(preprocess, sample)
-        listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
+        listing = list_files(paths_of(paths), recursive=recursive)
         spec = spec_of(engine.graph.input, sample, wanted)
         on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
         kinds: Any = {"for_gpu": engine.device.facts.kind == "cuda", "apart": self.has_processes}

@@ -164,6 +164,7 @@ def test_pool_details(tmp_path: Path) -> None:
         ("MaxPool", {"ceil_mode": 2}, "ceil_mode is 2; 0 or 1 is needed"),
         ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, "strides (2, 3) leap over elements"),
         ("MaxPool", {"dilations": [2, -2]}, "dilations is [2, -2]"),
+        ("MaxPool", {"auto_pad": "SAME_LOWER", "dilations": [1, 2]}, "dilations (1, 2) and auto_pad mean other pads"),
         ("MaxPool", {"kernel_shape": [2]}, "kernel_shape is [2]; two positive numbers"),
         ("MaxPool", {"kernel_shape": [2, 2, 2]}, "kernel_shape is [2, 2, 2]"),
         ("MaxPool", {"pads": [0, 2, 0, 0]}, "pads (0, 2, 0, 0) are not smaller than its kernel (2, 2)"),

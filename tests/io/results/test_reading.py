@@ -14,7 +14,7 @@ from vgg16gpu.io.results.arrow_form import storable
 def test_every_kind_comes_back(tmp_path, kind, shape):
     columns = columns_of(top=2) if len(shape) == 1 else columns_of(top=0, labels=None, shape=shape)
     run(tmp_path / f"a.{kind}", 40, columns)
-    names, scores = read_scores(tmp_path / f"a.{kind}")
+    names, scores = read_scores(str(tmp_path / f"a.{kind}"))
     np.testing.assert_array_equal(scores, scores_of(0, 40, shape).reshape(40, -1))
     assert scores.dtype == np.float32
     if kind in ("npy", "txt"):

@@ -95,3 +95,22 @@ def test_what_has_started_ends_where_the_start_fails(folder, monkeypatch, struck
         Folder(list_files([folder]), SPEC, for_gpu=True)
     assert threading.active_count() == before
     assert all(child.poll() is not None for child in started[0]._children)
+
+
+@pytest.mark.parametrize("nothing", [[], (), iter(())])
+def test_no_files_at_all_are_refused_and_not_waited_for(nothing):
+    with pytest.raises(InputError, match=r"there are no inputs; name files, or folders of them, at least one"):
+        next(vgg16gpu.classify(nothing, "digits", device="cpu"))
+
+
+def test_a_pool_of_no_files_is_refused_too():
+    with vgg16gpu.EnginePool("digits", devices="cpu:2") as pool:
+        with pytest.raises(InputError, match="there are no inputs"):
+            next(pool.classify([]))
+        with pytest.raises(InputError, match="paths has 3, and classify reads files"):
+            next(pool.classify(3))  # type: ignore[arg-type]
+
+
+def test_a_batch_of_zero_is_refused_and_not_a_default(folder):
+    with pytest.raises(InputError, match="batch 0: give one size"):
+        next(vgg16gpu.classify(folder, "digits", device="cpu", batch=0))

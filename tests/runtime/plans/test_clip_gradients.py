@@ -62,7 +62,9 @@ def check_direction(path: Path, x: Array, given: Array, gradient: Array, bound: 
         assert abs(float((gradient * direction).sum()) - expected) <= bound * size
 
 
-LIMITS = pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 1.5), (-0.3, 2.0), (0.0, 6.0)])
+LIMITS = pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 1.0), (0.0, 1.5), (-0.3, 2.0), (0.0, 6.0), (0.1, 2.0), (-2.0, -0.1)]
+)
 
 
 @LIMITS

@@ -125,8 +125,10 @@ class _Seen:
         """Follow one op; whether that can be done."""
         channels = len(self.scale)
         match op:
-            case Identity() | Pad():
+            case Identity():
                 return True
+            case Pad():  # of rows and columns; another number of channels is no longer the picture's
+                return not (op.before[1] or op.after[1])
             case FakeQuantize(relu=False) | Clip(others=()):
                 return True
             case Arithmetic(relu=False):

@@ -76,15 +76,15 @@ def input_limits(limits: Limits | None) -> tuple[Scalar, ...]:
 
 def ends(limits: Limits, precision: str) -> Limits:
     """Return the numbers from which on a value, stored in this precision, counts as at its lower or upper limit."""
-    low, high = (_end(abs(limit), precision) for limit in limits)
-    return math.copysign(low, limits[0]), math.copysign(high, limits[1])
+    return -_upper_end(-limits[0], precision), _upper_end(limits[1], precision)
 
 
-def _end(limit: float, precision: str) -> float:
+def _upper_end(limit: float, precision: str) -> float:
+    """Return the least that counts as at an upper limit, of any sign: within the slack below it, or as it is stored."""
     number = np.float32(limit)
     with np.errstate(over="ignore"):
         stored = {"fp16": float(np.float16(number)), "bf16": _bfloat16(number)}.get(precision, limit)
-    return min(limit * (1 - _SLACK), stored)
+    return min(limit * (1 - math.copysign(_SLACK, limit)), stored)
 
 
 def _bfloat16(number: np.float32) -> float:

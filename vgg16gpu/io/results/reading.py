@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +24,13 @@ from vgg16gpu.io.text import parse_numbers
 Read: TypeAlias = tuple[list[str] | None, Scores]
 
 
-def read_scores(path: Path) -> Read:
+def read_scores(path: str | os.PathLike[str]) -> Read:
     """The names of the inputs, None in .npy and .txt, which have none, and (N, K) all scores of the first output.
 
     Further axes of a row are flat. A row without an answer is NaN. Raises InputError for a file that is none of
     results, or has the ranks alone.
     """
+    path = Path(path)
     read = _READERS.get(path.suffix.lower())
     if read is None:
         raise InputError(f"'{path}' has {ending(path.suffix)}; scores are in {', '.join(_READERS)}")

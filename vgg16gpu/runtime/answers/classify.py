@@ -92,13 +92,14 @@ def classify(
     sides = (size, size) if isinstance(size, int) else size
     sample = resolve_input_shape(graph, graph.input.shape[0] or 1, sides)[1:]
     wanted = wanted_preprocess(opened_model, preprocess, precision, sample)
-    listing = list_files(_paths(paths), recursive=recursive)
+    listing = list_files(paths_of(paths), recursive=recursive)
     spec = spec_of(graph.input, sample, wanted)
     on_device = decodes_on_device(decode, device, spec)
     with Folder(listing, spec, workers, decodes_on_device=on_device, for_gpu=expects_gpu(device)) as folder:
         folder.require_one()
         opened = open_device(device)
-        numbers = batch or default_batch(len(listing.files), graph, sample, opened.device.facts.kind)
+        kind = opened.device.facts.kind
+        numbers = default_batch(len(listing.files), graph, sample, kind) if batch is None else batch
         with (
             closing(opened.device),
             closing(CodecAhead(opened.device, decode)) if on_device else nullcontext() as ahead,
@@ -125,7 +126,7 @@ def classify(
                 warn_of_assumption(opened_model, wanted, sample)
 
 
-def _paths(paths: Any) -> list[PathLike]:
+def paths_of(paths: Any) -> list[PathLike]:
     """Return the paths as a list. Raises InputError for arrays, tensors, pictures and all else that is no path."""
     is_one = isinstance(paths, str | os.PathLike) or not isinstance(paths, Iterable) or getattr(paths, "ndim", 1) != 1
     given = [paths] if is_one else list(paths)

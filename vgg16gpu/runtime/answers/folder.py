@@ -93,9 +93,10 @@ class Folder(Closing):
         if self.loader.has_row():
             return
         failures = [failure for slot in self.loader if slot for failure in slot.failures]
-        if failures:
-            first, *others = sorted(failures)
-            raise InputError(first.problem + f" ({len(others)} other inputs cannot be read either)" * bool(others))
+        if not failures:
+            raise InputError("there are no inputs; name files, or folders of them, at least one")
+        first, *others = sorted(failures)
+        raise InputError(first.problem + f" ({len(others)} other inputs cannot be read either)" * bool(others))
 
     def answers(
         self,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import math
+import operator
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -178,19 +180,30 @@ def _numbers(
 
 
 def _from_json(data: Sequence[Any], element: np.dtype[Any], shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """Flat or nested lists as an array."""
+    """Return flat lists, or lists nested as `shape` says, as an array."""
     _require_numbers(data)
+    is_pixels = element.kind == "u"
     try:
-        found = np.array(data)
-    except (ValueError, OverflowError) as error:
-        raise _bad("'data' is ragged, or holds numbers that are too large") from error
-    if found.dtype.kind not in ("iu" if element.kind == "u" else "iuf") or found.size != math.prod(shape):
-        kind = "numbers" if found.dtype.kind in "iuf" else "values that are not numbers"
-        raise _bad(f"'data' holds {found.size} {kind}; {name} {list(shape)} has {math.prod(shape)}")
-    if element.kind == "u" and found.size and not (found.min() >= 0 and found.max() <= 255):
+        found = np.array(data, None if is_pixels else np.float64)
+    except OverflowError as error:
+        raise _bad("'data' holds numbers that are too large") from error
+    except ValueError as error:
+        raise _bad("'data' is ragged: its lists are of several lengths") from error
+    if found.size != math.prod(shape):
+        raise _bad(f"'data' holds {found.size} numbers; {name} {list(shape)} has {math.prod(shape)}")
+    if not _is_row_major(found.shape, shape):
+        raise _bad(f"'data' is nested as {list(found.shape)}; {name} {list(shape)} is nested so, or flat")
+    if is_pixels and not (found.min() >= 0 and found.max() <= 255):
         raise _bad("'data' holds numbers outside of 0..255")
+    if is_pixels and found.dtype.kind not in "iu":
+        raise _bad("'data' holds numbers that are not whole; UINT8 takes 0 to 255")
     with np.errstate(over="ignore"):
         return found.reshape(shape).astype(element)
+
+
+def _is_row_major(nested: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether lists nested so are `shape`, or some of its neighbouring sides made one: (N, C * H * W) is."""
+    return set(itertools.accumulate(nested, operator.mul)) <= {1, *itertools.accumulate(shape, operator.mul)}
 
 
 def _require_numbers(data: Sequence[Any]) -> None:

@@ -74,6 +74,9 @@ def _pool(node: Node, kind: Literal["max", "average"], *, count_include_pad: boo
     auto = node.attributes.get("auto_pad", b"")
     if auto.startswith(b"SAME") and (window.strides[0] > rows or window.strides[1] > columns):
         raise RefusalError(f"strides {window.strides} leap over elements", "export with explicit pads, not auto_pad")
+    if auto.startswith(b"SAME") and window.dilations != (1, 1):
+        reason = f"dilations {window.dilations} and auto_pad mean other pads to onnxruntime than to ONNX"
+        raise RefusalError(reason, "export with explicit pads, not auto_pad")
     if max(pads.top, pads.bottom) >= rows or max(pads.left, pads.right) >= columns:
         raise RefusalError(f"pads {tuple(pads)} are not smaller than its kernel {(rows, columns)}", EXPORT_AGAIN)
     if kernel == window.strides == (1, 1):
