@@ -186,6 +186,8 @@ GOOD = Preprocess.named("torchvision").fields()
         ({"mean": []}, r"mean is \[\]; expected a list of finite numbers"),
         ({"mean": 0.5}, "mean is 0.5; expected a list"),
         ({"mean": [True, 0, 0]}, "mean is .*; expected a list"),
+        ({"mean": [10**400, 0, 0]}, "mean is .*; expected a list of finite numbers"),
+        ({"std": [1, 1, 10**5000]}, "std is .*; expected a list of finite numbers"),
         ({"std": [1, 1, float("inf")]}, "std is .*inf.*; expected a list of finite"),
         ({"std": [1, 0, 1]}, "std 1, 0, 1: each must be above zero"),
         ({"pixel_range": 256}, "pixel_range is 256; accepted: 1, 255"),

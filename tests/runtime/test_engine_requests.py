@@ -103,6 +103,8 @@ def test_values_are_there_only_if_kept(engine: Engine) -> None:
         ({"size": 64}, ModelError, "image size is fixed to 48x48"),
         ({"outputs": ["nonesuch"]}, ModelError, "nonesuch"),
         ({"mean": (0.5,)}, InputError, "give one finite number for each of 3 channels"),
+        ({"mean": (10**400,) * 3}, InputError, "give one finite number for each of 3 channels"),
+        ({"size": 10**5000}, ModelError, "is too large; give at most 2147483647 pixels"),
         ({"std": (1, 1, 0)}, InputError, "std above zero"),
         ({"device": "tpu"}, DeviceError, "unknown device 'tpu'; accepted: auto, cpu, cuda"),
     ],

@@ -68,6 +68,14 @@ def test_data_nested_in_another_order_are_not_taken_as_they_lie(nested) -> None:
     assert f"'data' is nested as {list(nested)}; FP32 [2, 1, 32, 32] is nested so, or flat" in str(refused(message))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_pictures_may_be_nested_as_their_shape(nested) -> None:
+    texts = [base64.b64encode(data).decode() for data in (b"one", b"two")]
+    data = [[text] for text in texts] if nested else texts
+    request = requests.parse(json.dumps(pixels_of("BYTES", [2, 1], data)).encode(), None, DESCRIPTION)
+    assert request.pictures == [b"one", b"two"]
+
+
 def test_large_whole_numbers_are_numbers() -> None:
     data = [10**30, -(2**64), 2**63, *range(1021)]
     message = pixels_of("FP32", [1, 1, 32, 32], data)

@@ -165,6 +165,16 @@ def test_a16_a_file_of_tokens_may_have_a_mark_and_ends_of_lines(tmp_path, mark, 
             assert server.ask("GET", "/v2", Authorization=f"Bearer {token}").status == status
 
 
+@pytest.mark.parametrize("token", ["s\u00e9cret", "a\x01b", "\u2028".join("ab"), "\u0663" * 8])
+def test_tokens_that_no_header_can_hold_are_refused_at_the_start(tmp_path, token) -> None:
+    """The server would answer 401 to each request: granian leaves such headers out."""
+    path = tmp_path / "tokens"
+    path.write_text(f"first\n{token}\n", encoding="utf-8")
+    told = failed("--token-file", str(path))
+    assert f"line 2 of '{path}' is no token: a header holds printable ASCII alone; change it" in told
+    assert token not in told
+
+
 LIMITS = [(256, 4096, 1000, 1000), (200, 200, 1000, 104), (8192, 8192, 1000, 1000)]
 
 

@@ -269,12 +269,15 @@ def _bounds(options: Options, queue: int) -> Bounds:
 
 
 def _tokens(file: Path | None) -> tuple[bytes, ...]:
-    """The lines of the file. Raises InputError where it cannot be read or is empty."""
+    """The lines of the file. Raises InputError where it cannot be read, is empty, or no header can hold a line."""
     if file is None:
         return ()
     name = f"'{file}'"
     text = decode_text(read_bytes(file, name, _MOST_TOKENS), name)
-    tokens = tuple(line.strip().encode(errors="surrogateescape") for line in text.split("\n") if line.strip())
+    tokens = {number: line.strip() for number, line in enumerate(text.split("\n"), 1) if line.strip()}
     if not tokens:
         raise InputError(f"'{file}' holds no token; write one a line, or leave --token-file out")
-    return tokens
+    for number, token in tokens.items():
+        if not (token.isascii() and token.isprintable()):
+            raise InputError(f"line {number} of '{file}' is no token: a header holds printable ASCII alone; change it")
+    return tuple(token.encode() for token in tokens.values())

@@ -184,6 +184,6 @@ def _finite_numbers(values: object) -> tuple[float, ...]:
     """A vector of finite numbers; empty for anything else."""
     try:
         array = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ()
     return tuple(map(float, array)) if array.ndim == 1 and np.isfinite(array).all() else ()

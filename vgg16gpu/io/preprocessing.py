@@ -21,13 +21,13 @@ which average over what they shrink, as torchvision's on pictures; TensorFlow's 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
+from vgg16gpu.io.foreign.numbers import is_finite_number
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.shown import shown
 
@@ -224,13 +224,9 @@ def resized_shape(
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    if isinstance(values, Sequence) and len(values) and all(map(_is_finite, values)):
+    if isinstance(values, Sequence) and len(values) and all(map(is_finite_number, values)):
         return tuple(map(float, values))
     raise InputError(f"{name} is {shown(values)}; expected a list of finite numbers, one for each channel")
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _listed(values: Sequence[float]) -> str:

@@ -135,6 +135,7 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
         ({"layers": 3}, InputError, "layers is 3; give a weight by the name of each layer, as {'relu3_3': 1.0}"),
         ({"layers": {"nothing": 1.0}}, ModelError, "has no value 'nothing'"),
         ({"layers": {"relu1_2": "much"}}, InputError, "the weight of 'relu1_2' is 'much'; give a finite number$"),
+        ({"layers": {"relu1_2": 10**400}}, InputError, "the weight of 'relu1_2' is .*; give a finite number$"),
         ({"layers": {"relu1_2": [1.0, 2.0]}}, InputError, "the weight of 'relu1_2'"),
         ({"style": {"relu1_2": np.nan}}, InputError, "the weight of 'relu1_2' is nan"),
         ({"layers": {"relu1_2": [1.0, 2.0]}, "distance": "unit"}, ModelError, r"\(2,\) weights are given"),

@@ -21,8 +21,10 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import ModelError
+from vgg16gpu.io.shown import shown
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
+LARGEST_SIDE = (1 << 31) - 1  # of an image: what shapes in files and kernels have room for
 SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
 
 
@@ -53,6 +55,8 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
 
 
 def _check_size(graph: Graph, height: int, width: int) -> None:
+    if max(height, width) > LARGEST_SIDE:
+        raise ModelError(f"an image size of {shown((height, width))} is too large; give at most {LARGEST_SIDE} pixels")
     rows, columns = open_shape(graph)[2:]
     if rows not in (None, height) or columns not in (None, width):
         raise ModelError(

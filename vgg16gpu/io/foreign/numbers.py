@@ -1,10 +1,18 @@
+<<<<<<< HEAD
 """Numbers that somebody else wrote as text."""
+=======
+"""Numbers that somebody else wrote, as text or in JSON."""
+>>>>>>> h-attack
 
 from __future__ import annotations
 
 import math
 import re
+<<<<<<< HEAD
 from typing import Final
+=======
+import sys
+>>>>>>> h-attack
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
@@ -56,3 +64,8 @@ def whole_value(value: object, what: str, low: int, high: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return value
     raise InputError(f"{what} is {shown(value)}; accepted is a whole number from {low} to {high}")
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether a value of a JSON document is a number that float has room for; true, NaN and 10**400 are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

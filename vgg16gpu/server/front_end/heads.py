@@ -38,7 +38,8 @@ class Heads:
             raise RefusedError(411, "send a Content-Length and no Transfer-Encoding")
         hosts = [value for name, value in headers.items() if name == "host"]
         if len(hosts) > 1 or (not hosts and scope.http_version == "1.1"):
-            raise RefusedError(400, f"{len(hosts)} Host headers; send one")
+            found = f"{len(hosts)} Host headers" if hosts else "no Host header that is ASCII"
+            raise RefusedError(400, f"{found}; send one")
         for host in hosts if scope.authority is None else (*hosts, scope.authority):
             if not self._is_ours(host):
                 raise RefusedError(

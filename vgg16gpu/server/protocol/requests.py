@@ -245,6 +245,8 @@ def _elements(raw: memoryview, count: int) -> list[memoryview]:
 def _texts(tensor: Mapping[str, Any], count: int) -> list[bytes]:
     """Return the pictures of BYTES in JSON: base64, as text cannot hold a picture."""
     texts = _list(tensor, "data")
+    if texts and all(isinstance(text, list) and len(text) == 1 for text in texts):  # nested as [N, 1] says
+        texts = [text[0] for text in texts]
     if len(texts) != count:
         raise _bad(f"'data' has {len(texts)} elements, the shape says {count}")
     try:
