@@ -1,18 +1,11 @@
-<<<<<<< HEAD
-"""Numbers that somebody else wrote as text."""
-=======
 """Numbers that somebody else wrote, as text or in JSON."""
->>>>>>> h-attack
 
 from __future__ import annotations
 
 import math
 import re
-<<<<<<< HEAD
-from typing import Final
-=======
 import sys
->>>>>>> h-attack
+from typing import Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
