@@ -32,9 +32,10 @@ def digits_value(text: str, most: int) -> int | None:
 
     Digits and length are checked first: see `whole_number`.
     """
-    if not (text.isascii() and text.isdigit()) or len(text.lstrip("0")) > len(str(most)):
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)):
         return None
-    value = int(text)
+    value = int(digits or "0")
     return value if value <= most else None
 
 
