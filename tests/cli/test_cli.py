@@ -315,7 +315,7 @@ def test_warnings_are_one_line(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((1, 3, 4, 4), np.float32))
     model = single(tmp_path, "Flatten", ("N", 3, 4, 4), [])  # one kernel, which each process compiles
     arguments = ("infer", tmp_path / "x.npy", "--model", model, "--device", "cpu")
-    environment = os.environ | {"VGG16GPU_CACHE": str(tmp_path / "file")}
+    environment = os.environ | {"VGG16GPU_CACHE": str(tmp_path / "file"), "VGG16GPU_OPTIMIZE": "3"}
     result = process(*arguments, env=environment)
     assert result.returncode == 0, result.stderr
     first, second = result.stderr.splitlines()

@@ -184,6 +184,7 @@ class Struck:
         if name == "vgg16gpu.cli.common.tell":
             os.kill(os.getpid(), {number})
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests are a background job
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.meta_path.insert(0, Struck())
 sys.argv[1:] = ["--version"]
 runpy.run_module("vgg16gpu", run_name="__main__", alter_sys=True)

@@ -108,6 +108,7 @@ def test_a_signal_while_python_ends_changes_nothing(tmp_path, number):
 def test_a_second_signal_ends_what_a_first_one_does_not(number, ending):
     code = (
         "import click, os, signal, sys, threading, time; from vgg16gpu import cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests are a background job
         "def stuck(*_, **__):\n"
         "    threading.Thread(target=time.sleep, args=(100,)).start()\n"
         f"    {ending}\n"

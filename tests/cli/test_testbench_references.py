@@ -178,7 +178,7 @@ def test_int8_gets_a_tolerance(digits_alone, scores, tmp_path):
     assert (code, report["inputs_passed"]) == (1, 0)
 
 
-@pytest.mark.parametrize("bound", ["1e30", "inf"])
+@pytest.mark.parametrize("bound", ["10", "1e9"])
 def test_nan_scores_fail_at_every_tolerance(digits_alone, scores, tmp_path, monkeypatch, bound):
     class Broken(Engine):
         def run(self, x):
@@ -203,7 +203,7 @@ def test_mistakes_are_one_line(digits_alone, scores, tmp_path):
         (doubled, (), f"no row for 1 of {COUNT} inputs"),
         (tmp_path / "short.npy", (), f"{COUNT - 1} rows, there are {COUNT} inputs"),
         (tmp_path / "none.csv", (), "do not exist"),
-        (tmp_path / "short.npy", ("--tolerance", "nan"), "--tolerance is nan"),
+        (tmp_path / "short.npy", ("--tolerance", "nan"), "'--tolerance': 'nan' is not a number"),
     ):
         result = invoked(digits_alone, path, *more)
         assert result.exit_code == 2

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from vgg16gpu.devices.base import Device
 
 Check: TypeAlias = Callable[[Device], None]
+
+
+def for_each(values: Iterable[Any], name: str, test: Callable[..., None], **given: Any) -> Check:
+    """Return a check that runs a test with each of the values of one of its parameters."""
+    kept = list(values)
+
+    def check(device: Device) -> None:
+        for value in kept:
+            test(device, **{name: value}, **given)
+
+    return check
 
 
 class Edit(NamedTuple):

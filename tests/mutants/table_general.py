@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 from tests.kernels.conv import test_conv_general
 from tests.kernels.general import (
@@ -17,7 +18,7 @@ from tests.kernels.general import (
     test_rearrange,
     test_softmax,
 )
-from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.mutant import Edit, Mutant, for_each
 from vgg16gpu.program.values import Element
 
 MAPS = (2, 5, 3, 4)
@@ -195,14 +196,32 @@ TIES = partial(test_pool_gradient.test_random_windows_with_ties, case=3)
 LEFT_OUT = partial(test_pool_gradient.test_windows_that_leave_out_rows_give_them_nothing, kind="average")
 PADDED_SHARE = partial(test_pool_gradient.test_average_that_counted_the_padding, window="3x3-same")
 DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2, 3, 10, 9), window="dilated-padded")
-MASKED = partial(
-    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.BF16, shape=(3, 20, 9, 9), pools=True
+MASKED = for_each(
+    range(1, 5),
+    "count",
+    test_masked_gradient.test_masks_and_sums,
+    element=Element.BF16,
+    out=Element.BF16,
+    shape=(3, 20, 9, 9),
+    pools=True,
 )
-MASKED_ROW = partial(
-    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.F32, shape=(1, 64, 2, 130), pools=False
+MASKED_ROW = for_each(
+    range(1, 5),
+    "count",
+    test_masked_gradient.test_masks_and_sums,
+    element=Element.BF16,
+    out=Element.F32,
+    shape=(1, 64, 2, 130),
+    pools=False,
 )
-MASKED_DEEP = partial(
-    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.F32, shape=(1, 1100, 2, 3), pools=False
+MASKED_DEEP = for_each(
+    range(1, 5),
+    "count",
+    test_masked_gradient.test_masks_and_sums,
+    element=Element.BF16,
+    out=Element.F32,
+    shape=(1, 1100, 2, 3),
+    pools=False,
 )
 MASKED_NAN = partial(
     test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=Element.BF16
@@ -282,7 +301,13 @@ SOFTMAX_POOL_LRN = (
         "element of the operand before",
         "masked_gradient.cu",
         Edit("FLOATS >> (row - MAP_STRIDES)", "FLOATS >> (row - OUT_STRIDES)"),
-        partial(test_masked_gradient.test_operands_of_both_elements, element=Element.BF16, pools=True),
+        for_each(
+            product((False, True), repeat=3),
+            "halves",
+            test_masked_gradient.test_operands_of_both_elements,
+            element=Element.BF16,
+            pools=True,
+        ),
     ),
     Mutant("last pixel of a map lost", "pool.cu", Edit("p < HW;", "p < HW - 1;"), WHOLE_MEAN),
     Mutant("map of the first image", "pool.cu", Edit("(long long)n * HW * C", "0 * n"), WHOLE_MEAN),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 from tests.kernels.general import test_feature_loss, test_gram, test_masked_gradient, test_power_of_two, test_row_sum
 from tests.kernels.layout import test_convert, test_give, test_rescale
-from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.mutant import Edit, Mutant, for_each
 from vgg16gpu.program.values import Element
 
 SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
@@ -24,7 +25,13 @@ POWERS = partial(test_power_of_two.test_factors, shape=(3, 70, 33, 40), exponent
 FEATURE_LOSS = "feature_loss.cu"
 
 RESCALED = partial(test_rescale.test_each_image_is_brought_to_below_two_to_the_15, shape=(3, 70, 33, 40), growth=7)
-MASKED_PAIRS = partial(test_masked_gradient.test_pairs_with_factors_of_images, shape=(3, 20, 8, 9), pools=False)
+MASKED_PAIRS = for_each(
+    product((Element.F32, Element.F16_PAIR), repeat=3),
+    "elements",
+    test_masked_gradient.test_pairs_with_factors_of_images,
+    shape=(3, 20, 8, 9),
+    pools=False,
+)
 LOSS_OF_PAIRS = partial(
     test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
     element=Element.F16_PAIR,

@@ -209,7 +209,7 @@ def test_a_testbench_needs_rows(tmp_path: Path, make: Callable[[], Model]) -> No
     arguments = ["testbench", "--model", str(path), "--inputs", str(tmp_path / "x.npy"), "--device", "cpu"]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
-    assert "a testbench needs (1, classes)" in result.stderr
+    assert "a testbench needs a row for each of 1 inputs" in result.stderr
 
 
 def test_references_have_a_row_for_each_input(tmp_path: Path) -> None:

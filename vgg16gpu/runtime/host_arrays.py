@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable, shown
-from vgg16gpu.runtime.tensor_faults import tensor_fault
 
 # What libraries raise where one of their arrays cannot become numpy's.
 _PROBLEMS: Final = (AttributeError, BufferError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
@@ -35,8 +34,11 @@ def as_array(x: Any, what: str = "the input", wanted: str = "float32, or uint8 p
     try:
         array = np.asarray(_plain(x))
     except _PROBLEMS as error:
-        if is_tensor(x) and (fault := tensor_fault(x)):
-            raise InputError(f"{what} {fault}") from error
+        if is_tensor(x):
+            from vgg16gpu.runtime.tensor_faults import tensor_fault  # noqa: PLC0415 - a start without a fault needs none
+
+            if fault := tensor_fault(x):
+                raise InputError(f"{what} {fault}") from error
         reason = printable(" ".join(str(error).split())).rstrip(".")
         raise InputError(
             f"{what}, {shown(x)}, is not an array: {reason}; give a dense array of {wanted} in the host's memory"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.onnx_models import Model
 from vgg16gpu import Engine
+from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.first_layers import assumed
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model as OnnxModel
@@ -235,7 +236,7 @@ def test_maps_of_constants_are_no_numbers_of_channels(tmp_path):
 
 @pytest.mark.parametrize("channels", [4, 2])
 def test_padded_channels_are_no_longer_those_of_the_picture(tmp_path, channels):
-    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     model = Model(("n", 3, 8, 8))
     model.node("Pad", ["input", model.constant("pads", np.array([0] * 5 + [channels - 3, 0, 0]))], "x")
     values = {key: np.linspace(0.2, 0.9, channels, dtype=np.float32) for key in ("scale", "shift", "mean", "variance")}
@@ -245,6 +246,6 @@ def test_padded_channels_are_no_longer_those_of_the_picture(tmp_path, channels):
     graph = OnnxModel(path).graph()
     assert assumed(graph, (1, 3, 8, 8)).origin.reason == TORCHVISION
     image = np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)
-    (wanted,) = onnxruntime.InferenceSession(path).run(None, {"input": image})
+    (wanted,) = open_session(path).run(None, {"input": image})
     with Engine(path, device="cpu") as engine:
         np.testing.assert_allclose(engine.run(image), wanted, rtol=1e-5, atol=1e-5)
