@@ -21,6 +21,7 @@ from tests.net.transcripts import Transcript, normalised
         ("1,234 images/s", "RATE"),
         ('"decode_s": 0.125,', '"decode_s": NUMBER,'),
         ('"python": "3.11.7"', '"python": "TEXT"'),
+        ("onnx 1.22.0, commit 4876fe70d", "onnx 1.22.0, COMMIT"),
         ("exit code 2", "exit code 2"),
         ("score 5.5234, 98.38 %", "score 5.5234, 98.38 %"),
         ("/tmp/x/photos/0.png", "FOLDER/photos/0.png"),

@@ -55,6 +55,8 @@ _WORDS: Final = (  # what differs from run to run, and what it becomes; the orde
     (re.compile(rf"{_NUMBER} (?:images|pictures|inputs|rows)(?:/s| per second| a second)"), "RATE"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[+:.\dZ]*"), "DATE"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "ADDRESS"),
+    (re.compile(r"\bcommit [0-9a-f]{7,40}\b(?:\+changes)?|\b[0-9a-f]{40}\b"), "COMMIT"),
+    (re.compile(r'("dirty": )(?:true|false)'), r"\1STATE"),
     (re.compile(r"[─━═]{3,}"), "---"),
     (re.compile(r" {2,}"), "  "),
 )
