@@ -202,7 +202,7 @@ def test_ops_without_weights_between_integers():
 
 
 def test_clips_between_layers():
-    """Of a ReLU6, and of a file with zero points, which the kernels do not hold."""
+    """Compare a ReLU6's limits, and those of a file with zero points, which the kernels do not hold."""
     ops = (
         Conv("x", "a", ("a",), normal(8, 3, 3, 3), normal(8), SAME),
         Clip("a", "c", ("c",), low=-1.0, high=6.0, relu=True),

@@ -75,7 +75,7 @@ def test_a_signal_is_one_line_and_its_code_and_leaves_no_file(tmp_path, number, 
 
 
 def test_a_hangup_that_is_ignored_stays_so(tmp_path):
-    """As nohup has it."""
+    """Keep SIGHUP ignored where it was when the command began, as under nohup."""
     code = (
         "import os, signal, sys; from vgg16gpu import cli\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"

@@ -21,7 +21,7 @@ from tests.server.running import require_extra
     ],
 )
 def test_a8_a10_a11_an_honest_client_is_answered(tmp_path: Path, kinds: str, seconds: int) -> None:
-    """How soon, a quiet machine tells; here others compute, too."""
+    """Ask that all answers come; how soon is measured on a quiet machine."""
     require_extra()
     output = tmp_path / "attack.json"
     serving_attack.main(["--kinds", kinds, "--seconds", str(seconds), "--output", str(output)])

@@ -196,33 +196,12 @@ TIES = partial(test_pool_gradient.test_random_windows_with_ties, case=3)
 LEFT_OUT = partial(test_pool_gradient.test_windows_that_leave_out_rows_give_them_nothing, kind="average")
 PADDED_SHARE = partial(test_pool_gradient.test_average_that_counted_the_padding, window="3x3-same")
 DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2, 3, 10, 9), window="dilated-padded")
-MASKED = for_each(
-    range(1, 5),
-    "count",
-    test_masked_gradient.test_masks_and_sums,
-    element=Element.BF16,
-    out=Element.BF16,
-    shape=(3, 20, 9, 9),
-    pools=True,
+_MASKS_AND_SUMS = partial(
+    for_each, range(1, 5), "count", test_masked_gradient.test_masks_and_sums, element=Element.BF16
 )
-MASKED_ROW = for_each(
-    range(1, 5),
-    "count",
-    test_masked_gradient.test_masks_and_sums,
-    element=Element.BF16,
-    out=Element.F32,
-    shape=(1, 64, 2, 130),
-    pools=False,
-)
-MASKED_DEEP = for_each(
-    range(1, 5),
-    "count",
-    test_masked_gradient.test_masks_and_sums,
-    element=Element.BF16,
-    out=Element.F32,
-    shape=(1, 1100, 2, 3),
-    pools=False,
-)
+MASKED = _MASKS_AND_SUMS(out=Element.BF16, shape=(3, 20, 9, 9), pools=True)
+MASKED_ROW = _MASKS_AND_SUMS(out=Element.F32, shape=(1, 64, 2, 130), pools=False)
+MASKED_DEEP = _MASKS_AND_SUMS(out=Element.F32, shape=(1, 1100, 2, 3), pools=False)
 MASKED_NAN = partial(
     test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=Element.BF16
 )

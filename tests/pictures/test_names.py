@@ -78,7 +78,7 @@ def test_zero_bytes_separate_on_request() -> None:
 
 
 def test_a_list_of_zero_bytes_alone_is_refused() -> None:
-    """As file systems leave a file behind a crash; --null is for whoever means it."""
+    """Refuse zero bytes alone, as a crash leaves a file; --null is for a user who means them."""
     with pytest.raises(InputError, match=r"^the list 'list' has zero bytes, so it is no text"):
         names(bytes(4096))
     with pytest.raises(InputError, match="names no files"):

@@ -108,5 +108,5 @@ class Float64Judge:
 
 
 def _may_be_rounding(difference: float, tolerance: float) -> bool:
-    """Whether two answers that differ by so much may both be within rounding of the right one."""
+    """Return whether two answers with this difference may both be within rounding of the right one."""
     return difference <= 2 * ROUNDING * tolerance

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from vgg16gpu.devices.cpu.device import named_threads
 from vgg16gpu.errors import Error, ModelError
-from vgg16gpu.io.foreign.numbers import digits_value
 
 CPU_PROVIDER: Final = "CPUExecutionProvider"
 
 # An x86 CPU without VNNI adds pairs of u8 * s8 products in 16 bits, which saturate; this asks for the exact way there.
 EXACT_INTEGERS: Final = "session.x64quantprecision"
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
-_MOST_THREADS: Final = 1024
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4  # onnxruntime's log severities
 
 
@@ -83,8 +81,7 @@ def _is_utf8(path: Path) -> bool:
 
 def _threads_from_environment() -> int:
     """As many as the cpu device computes with; 0 where that is not limited (or not understood: the device says so)."""
-    text = os.environ.get("VGG16GPU_THREADS", "").strip()
-    return digits_value(text, _MOST_THREADS) or 0
+    return named_threads() or 0
 
 
 def first_line(error: Exception) -> str:

@@ -72,7 +72,7 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """What float64 decided on an answer that differs from onnxruntime's by more than the tolerance.
+    """Hold the verdict of float64 on an answer that differs from onnxruntime's by more than the tolerance.
 
     name: of the input, or of the value. error, onnxruntime_error: of both beside float64.
     """
@@ -85,7 +85,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Control:
-    """How many references differ from each other by more than `margin` (`score_error`), as far as `needed`."""
+    """Count the references that differ from each other by more than `margin` (`score_error`), up to `needed`."""
 
     found: int
     needed: int
@@ -170,7 +170,7 @@ class Report:
 
     @property
     def distinct(self) -> int:
-        """How many different classes the references answer with; 0 without classes."""
+        """Count the classes that the references answer with; 0 without classes."""
         return len({verdict.reference_top1 for verdict in self.verdicts} - {None})
 
     @property

@@ -69,7 +69,7 @@ EXIT_CODES = (
 class Terminated(BaseException):
     """One of the signals of ENDING came: unwind, so that temporary files go."""
 
-    def __init__(self, number: int = signal.SIGTERM) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = signal.Signals(number)
 

@@ -16,7 +16,7 @@ from typing import Any
 from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.compiler import cpu_name
-from vgg16gpu.io.foreign.numbers import digits_value
+from vgg16gpu.devices.cpu.device import named_threads
 from vgg16gpu.program.device_properties import HasFacts
 
 _PACKAGES = (
@@ -97,7 +97,7 @@ def gpu_readings(kind: str) -> list[Mapping[str, str]]:
 
 def worker_threads(device: Device) -> int:
     """The threads that the cpu device computes with: VGG16GPU_THREADS, else all cores."""
-    return digits_value(os.environ.get("VGG16GPU_THREADS", "").strip(), 1 << 16) or device.facts.multiprocessors
+    return named_threads() or device.facts.multiprocessors
 
 
 def _cuda_versions(device: HasFacts) -> dict[str, str]:

@@ -287,12 +287,19 @@ os.register_at_fork(after_in_child=_fresh_locks)
 
 def threads_from_environment(cores: int) -> int:
     """VGG16GPU_THREADS, else one for each core. Raises DeviceError for what is no number of threads."""
-    text = os.environ.get("VGG16GPU_THREADS", "").strip()
-    if not text:
+    threads = named_threads()
+    if threads is None:
         return min(cores, _MAX_OS_THREADS)
-    if not (threads := digits_value(text, _MAX_OS_THREADS)):
+    if not threads:
+        text = os.environ["VGG16GPU_THREADS"].strip()
         raise DeviceError(f"VGG16GPU_THREADS={shown(text)} is not a number of threads from 1 to {_MAX_OS_THREADS}")
     return threads
+
+
+def named_threads() -> int | None:
+    """Return VGG16GPU_THREADS; None where it is not set, 0 where it is not a number of threads."""
+    text = os.environ.get("VGG16GPU_THREADS", "").strip()
+    return (digits_value(text, _MAX_OS_THREADS) or 0) if text else None
 
 
 def _order_from_environment() -> tuple[int, int]:
