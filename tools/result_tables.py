@@ -135,13 +135,14 @@ def _short_row(match: Match, first: Sequence[str]) -> str:
 def short_text(bench: Content, public: Content | None = None) -> str:
     """Return what the columns are, who took part and where ours is not the fastest, in a sentence each."""
     called = (
-        f' "As called" is a CUDA graph of `Engine.run(x, out=out, wait=False)` on torch tensors ({_when(public)}).'
+        f' "As called" is one replay of a CUDA graph of `Engine.run(x, out=out, wait=False)` ({_when(public)}).'
         if public
         else ""
     )
     return (
         f"VGG16, {shape(bench)}, one {bench['device']['name']} ({_when(bench)}).{called} All other times are of "
-        f"kernels alone, input in place; a peer's are of its fastest way. {_peers(bench)} {_lost_to(bench)}".rstrip()
+        f"kernels alone, input in place; a peer's time is that of its fastest variant. Bold is ours, also where it is "
+        f"slower; sustained is after seconds of load. {_peers(bench)} {_lost_to(bench)}".rstrip()
         + "\n"
     )
 
@@ -335,7 +336,7 @@ def lpips_table(record: Content) -> str:
 def lpips_short_table(record: Content) -> str:
     """Return a row for each size of a step of LPIPS: ours by precision, torch's compiled ways in their best form."""
     precisions = ("bf16", "fp16", "fp32")
-    names = [f"**{name}**" for name in precisions] + [f"torch.compile, {name}" for name in _COMPILED.values()]
+    names = [f"**ours {name}**" for name in precisions] + [f"torch.compile, {name}" for name in _COMPILED.values()]
     text = row("ms per step of LPIPS with its gradient", names) + row("---", ["---:"] * len(names))
     for case in dict.fromkeys((step["count"], step["size"]) for step in record["lpips"]):
         ways = [*(f"{NAME} {precision}" for precision in precisions), *_COMPILED]
