@@ -135,7 +135,7 @@ def _short_row(match: Match, first: Sequence[str]) -> str:
 def short_text(bench: Content, public: Content | None = None) -> str:
     """Return what the columns are, who took part and where ours is not the fastest, in a sentence each."""
     called = (
-        f' "As called" is one replay of a CUDA graph of `Engine.run(x, out=out, wait=False)` ({_when(public)}).'
+        f' "As called" is ours alone: `Engine.run(x, out=out, wait=False)`, captured in a CUDA graph ({_when(public)}).'
         if public
         else ""
     )
