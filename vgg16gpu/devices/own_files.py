@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 import threading
 from collections import OrderedDict
@@ -90,7 +89,7 @@ class OwnFolder:
 
     def make(self, prefix: str, suffix: str) -> Path:
         """Make an empty file of a new name; its path. Raises OSError."""
-        name = f"{prefix}{secrets.token_hex(8)}{suffix}"
+        name = f"{prefix}{os.urandom(8).hex()}{suffix}"
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._number))
         return self.path / name
 
