@@ -12,8 +12,8 @@ PYTEST_ARGS ?=
 
 ifeq ($(strip $(VENV)),)
 PY := $(PYTHON)
-SETUP := @:
-export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
+SETUP := @$(PYTHON) tools/bootstrap.py
+export PYTHONPATH := $(CURDIR):$(CURDIR)/serving:$(CURDIR)/lab:$(PYTHONPATH)
 else
 PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)

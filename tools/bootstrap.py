@@ -1,5 +1,7 @@
 """Make and keep up to date the environment that `make` runs in: `python3 tools/bootstrap.py .venv [test]`.
 
+Without arguments it installs nothing: it tells the user's own environment which commands serving/ and lab/ have.
+
 Standard library only, and readable by Python 3.6, so that one too old can say so (hence the quoted annotations).
 A stamp in the environment holds what was installed; while it is true nothing is done, in a fraction of a second.
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
+BESIDE = ("serving", "lab")  # folders of packages that bring further commands
 STAMP = "vgg16gpu-setup.json"
 OWN_ENVIRONMENT = "make VENV= PYTHON=python3"
 PERIOD = 5.0  # seconds of silence between two lines about what pip is at
@@ -75,7 +78,9 @@ def driver_version(library: str = "libcuda.so.1") -> int:
 
 def wanted_state(extras: "list[str]", driver: int) -> "dict[str, object]":
     """What a finished set-up depends on; the stamp holds it."""
-    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    folders = [ROOT] + [ROOT / name for name in BESIDE]
+    files = b"".join((folder / "pyproject.toml").read_bytes() for folder in folders)
+    project = hashlib.sha256(files).hexdigest()
     return {"root": str(ROOT), "project": project, "extras": extras, "driver": driver}
 
 
@@ -172,7 +177,9 @@ def install(venv: Path, wanted: "dict[str, object]") -> None:
     wheel = subprocess.Popen([*cuda_setup, "--wheel"], cwd=str(ROOT)) if wanted["driver"] else None
     try:
         # As a path: a finder in its place comes after sys.path, where beside a clone its folder hides the package.
-        status = run_pip([*pip, "--config-settings=editable_mode=compat", "--editable", f"{ROOT}{suffix}"])
+        packages = [f"{ROOT}{suffix}"] + [str(ROOT / name) for name in BESIDE]
+        editable = [word for package in packages for word in ("--editable", package)]
+        status = run_pip([*pip, "--config-settings=editable_mode=compat", *editable])
     finally:
         if wheel:
             wheel.wait()
@@ -186,9 +193,29 @@ def install(venv: Path, wanted: "dict[str, object]") -> None:
     write_stamp(venv, {**wanted, "extras": extras})
 
 
+def write_entry_points(folder: Path) -> None:
+    """Write the metadata by which Python finds a package's commands where its folder is only in PYTHONPATH."""
+    text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+    name = re.search(r'^name = "(.+)"$', text, re.MULTILINE)
+    version = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
+    points = re.search(r'^\[project\.entry-points\."(.+)"\]\n((?:.+\n)+)', text, re.MULTILINE)
+    if not (name and version and points):
+        raise SetupError(f"{folder / 'pyproject.toml'} names no version or no commands")
+    metadata = folder / f"{name.group(1).replace('-', '_')}.egg-info"
+    metadata.mkdir(exist_ok=True)
+    lines = points.group(2).replace('"', "")
+    (metadata / "entry_points.txt").write_text(f"[{points.group(1)}]\n{lines}", encoding="utf-8")
+    header = f"Metadata-Version: 2.1\nName: {name.group(1)}\nVersion: {version.group(1)}\n"
+    (metadata / "PKG-INFO").write_text(header, encoding="utf-8")
+
+
 def main(arguments: "list[str]") -> int:
     """Bring `arguments[0]` (a folder) up to date with the extras in `arguments[1:]`; 1 and one line if that fails."""
     try:
+        if not arguments:
+            for name in BESIDE:
+                write_entry_points(ROOT / name)
+            return 0
         check_machine(platform.system(), platform.machine(), tuple(sys.version_info[:3]))
         check_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", os.defpath))
         check_venv()

@@ -30,9 +30,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tests.server.held import require_flat, settled, usage
-from tests.server.running import Running, serving
-from tests.server.test_serve import SAMPLE, as_bytes, binary_request, scores, tensor
+from tests.serving.held import require_flat, settled, usage
+from tests.serving.running import Running, serving
+from tests.serving.test_serve import SAMPLE, as_bytes, binary_request, scores, tensor
 from tests.support.picture_files import every_kind
 from vgg16gpu import Engine
 from vgg16gpu.bench.records.record import write

@@ -24,13 +24,13 @@ from statistics import median
 from subprocess import run
 from typing import Any, Final
 
-from tests.server.running import serving
+from tests.serving.running import serving
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.cli.serve import front_ends
 from vgg16gpu.io.preprocessing import default_preprocess
 from vgg16gpu.pictures.images import fitted
+from vgg16gpu_serving.command import front_ends
 
 REPEATS: Final = 200  # of a lone picture
 JPEG, UINT8 = "jpeg", "uint8"

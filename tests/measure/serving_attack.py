@@ -42,9 +42,9 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from tests.server.held import usage
-from tests.server.running import Running, serving
-from tests.server.test_serve import SAMPLE, as_bytes
+from tests.serving.held import usage
+from tests.serving.running import Running, serving
+from tests.serving.test_serve import SAMPLE, as_bytes
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.devices import open_device

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.measure.serving import Cores, on_cores, parser_of
-from tests.server.held import Usage, usage
-from tests.server.running import Running, serving
+from tests.serving.held import Usage, usage
+from tests.serving.running import Running, serving
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.serving.bodies import JPEG, bodies

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.measure import serving
-from tests.server.running import require_extra
+from tests.serving.running import require_extra
 from tests.support.picture_files import jpeg
 
 
-@pytest.mark.slow(reason="half a minute; tests/bench and tests/server have the parts")
+@pytest.mark.slow(reason="half a minute; tests/bench and tests/serving have the parts")
 def test_a_server_beside_its_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_extra()
     monkeypatch.setattr(serving, "REPEATS", 3)

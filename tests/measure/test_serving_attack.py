@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.measure import serving_attack
-from tests.server.running import require_extra
+from tests.serving.running import require_extra
 
 
 @pytest.mark.alone

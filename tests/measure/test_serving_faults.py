@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.measure import serving_faults
-from tests.server.running import require_extra
+from tests.serving.running import require_extra
 from tests.support.picture_files import jpeg
 
 
-@pytest.mark.slow(reason="half a minute; tests/server kills, overloads and waits by itself")
+@pytest.mark.slow(reason="half a minute; tests/serving kills, overloads and waits by itself")
 def test_processes_die_and_too_much_is_asked(tmp_path: Path) -> None:
     require_extra()
     pictures, output = tmp_path / "pictures", tmp_path / "faults.json"

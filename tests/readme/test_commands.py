@@ -18,7 +18,7 @@ from tests.readme.blocks import PYTHON, SHELL, PageError, blocks, indented_code,
 from tests.readme.commands import CommandError, Step, follow, left_out, serve, steps
 from tests.readme.shell import Shell
 from tests.readme.test_shell import is_alive
-from tests.server.running import require_extra
+from tests.serving.running import require_extra
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 import vgg16gpu
-from vgg16gpu.cli.serve import serve_command
 from vgg16gpu.compiler.onnx import wire
 from vgg16gpu.compiler.onnx.folding import budget
 from vgg16gpu.io.foreign import pictures
 from vgg16gpu.pictures import limits
+from vgg16gpu_serving.command import serve_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

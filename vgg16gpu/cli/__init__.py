@@ -26,10 +26,11 @@ from vgg16gpu.errors import Error, InputError
 from vgg16gpu.io.foreign.numbers import digits_value
 from vgg16gpu.io.shown import printable
 
-# name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
+# name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`. In place of the module: the
+# folder of the repository whose package brings the command, by an entry point of GROUP.
 COMMANDS = {
     "infer": ("infer.command", "Classify images, or arrays of numbers."),
-    "serve": ("serve", "Serve a model over HTTP (KServe v2): requests in, batches through the device."),
+    "serve": ("./serving", "Serve a model over HTTP (KServe v2): requests in, batches through the device."),
     "testbench": ("testbench.command", "Check scores and layers against onnxruntime or given references."),
     "bench": ("bench.command", "Measure: latency, throughput, per-layer table, peers."),
     "ladder": ("ladder", "Climb from naive kernels to the fastest: a whole VGG, checked at every rung."),
@@ -42,6 +43,7 @@ COMMANDS = {
     "cache": ("cache", "Show or clear the compiled kernels."),
     "model": ("model.command", "Make or fetch a VGG model file; write out weights."),
 }
+GROUP = "vgg16gpu.commands"
 
 # New objects until garbage is looked for. A start makes nearly as many, and all of them stay: at 700, the default,
 # looking takes 5 % of the time to the first answer.
@@ -82,11 +84,14 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return one subcommand; None for an unknown name."""
+        """Import and return one subcommand; None for an unknown name. Raises InputError without its package."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"vgg16gpu.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        place = COMMANDS[cmd_name][0]
+        if place.startswith("./"):
+            command = _command_of_package(cmd_name, place)
+        else:
+            command = getattr(importlib.import_module(f"vgg16gpu.cli.{place}"), f"{cmd_name}_command")
         _tell_exit_codes(command)
         return command
 
@@ -134,6 +139,16 @@ class LazyGroup(click.Group):
                 fail("the working folder was deleted; change to another one", EXIT_USAGE)
             fail(f"{error.filename or 'reading or writing a stream'}: {error.strerror or error}", EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _command_of_package(name: str, folder: str) -> click.Command:
+    """Import a command that another package brings. Raises InputError where that package is not installed."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it looks at every installed package
+
+    for entry in entry_points(group=GROUP, name=name):
+        command: click.Command = entry.load()
+        return command
+    raise InputError(f"{name} is not installed: pip install {folder}, in a checkout of the repository")
 
 
 def _leave_out_no_numbers() -> None:

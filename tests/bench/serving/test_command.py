@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tests.server.running import require_extra, serving
+from tests.serving.running import require_extra, serving
 from vgg16gpu.bench.serving.plot import draw
 from vgg16gpu.cli import cli
 

@@ -1,0 +1,103 @@
+"""A16: a server ends by SIGTERM, SIGINT and SIGHUP at any time, without a traceback, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.serving.running import PATIENCE, ROOT, require_extra, serving
+from tests.serving.test_serve import binary_request
+
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
+
+
+@pytest.fixture(autouse=True)
+def _extra() -> None:
+    require_extra()
+
+
+@contextmanager
+def begun(folder: Path, *before: str):
+    """A server with a session and a folder for temporary files of its own, as it starts."""
+    folder.mkdir(exist_ok=True)
+    command = [*before, sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0"]
+    given = {**os.environ, "TMPDIR": str(folder), "VGG16GPU_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, "--workers", "2"], cwd=ROOT, env=given, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def children_of(process: subprocess.Popen[str]) -> int:
+    return len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+
+
+@pytest.mark.parametrize("is_for_all", [False, True], ids=["it alone", "the whole group"])
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a16_a_signal_while_it_starts_ends_it_quietly(tmp_path, name, is_for_all) -> None:
+    """While device processes import and build, one moment after the other; a terminal sends it to all processes."""
+    for pause in (0.0, 0.4, 0.8, 1.2):
+        with begun(tmp_path / "folder") as process:
+            last = time.monotonic() + PATIENCE
+            while not list((tmp_path / "folder").iterdir()) and children_of(process) < 1:
+                assert time.monotonic() < last
+                time.sleep(0.01)
+            time.sleep(pause)
+            (os.killpg if is_for_all else os.kill)(process.pid, signal.Signals[name])
+            code = process.wait(PATIENCE)
+            told = process.stderr.read()
+        assert code == 0
+        assert "Traceback" not in told
+        assert [line for line in told.splitlines() if not line.startswith("vgg16gpu: serving ")] == []
+        assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_a16_sighup_drains_as_sigterm_does(digits) -> None:
+    message, raw = binary_request(digits[:1], "FP32")
+    head = json.dumps(message).encode()
+    lines = [b"POST /v2/models/digits/infer HTTP/1.1", b"Host: localhost"]
+    lines += [b"Inference-Header-Content-Length: %d" % len(head), b"Content-Length: %d" % (len(head) + len(raw))]
+    with serving("--workers", "1", "--batch", "1") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+            slow.sendall(b"\r\n".join((*lines, b"", head)))
+            time.sleep(0.3)  # it is being read
+            server.process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+            assert server.ask("GET", "/v2/health/ready").status == 503
+            slow.sendall(raw)
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_a16_a_server_that_ignores_sighup_goes_on(tmp_path) -> None:
+    """nohup: the terminal is gone, and all its processes are told."""
+    with begun(tmp_path / "folder", "nohup") as process:
+        line = ""
+        while "serving" not in line:
+            line = process.stderr.readline()
+            assert line
+        port = int(line.partition("http://127.0.0.1:")[2].partition(",")[0])
+        os.killpg(process.pid, signal.SIGHUP)
+        time.sleep(0.5)
+        for _ in range(4):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        assert "Traceback" not in process.stderr.read()
+    assert list((tmp_path / "folder").iterdir()) == []

@@ -1,0 +1,54 @@
+"""Hostile messages of HTTP: the server lives on, answers others, and holds no more than before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.http import CLIENTS, Findings, fuzz, message_of
+from tests.serving.held import require_flat, settled, usage
+from tests.serving.test_serve import binary_request, scores
+from tests.support.kernel_harness import assert_same_bits
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("first", "count", "megabytes"),
+    [(0, 300, 32.0), pytest.param(300, 10_000, 96.0, marks=pytest.mark.slow(reason="more of the same"))],
+)
+def test_hostile_messages(server, run_at, digits, first, count, megabytes):
+    processes = usage(server).keys()
+
+    def honest():
+        assert_same_bits(scores(server.infer(*binary_request(digits[:1], "FP32"))), run_at(digits[:1], 1))
+
+    fuzz(server, first, 100, lambda: None, digits)
+    before = settled(server)
+    found = fuzz(server, first, count, honest, digits)
+    honest()
+    assert found.wrong == []
+    assert usage(server).keys() == processes
+    # What the largest body and its copy took stays with malloc for the next one.
+    require_flat(before, settled(server), rss=megabytes, handles=4 + CLIENTS)
+    assert {200, 400, 404, 405, 411, 415, 421, 501} <= found.statuses.keys()
+
+
+def test_messages_are_the_same_every_time(digits):
+    assert all(message_of(number, digits) == message_of(number, digits) for number in range(200))
+    assert len({message_of(number, digits) for number in range(200)}) > 180  # some kinds have few members
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_wrong"),
+    [
+        (b"", False),
+        (b'HTTP/1.1 400 Bad Request\r\n\r\n{"error": "a line"}', False),
+        (b"HTTP/1.1 500 Internal Server Error\r\n\r\n", True),
+        (b"\0\0", True),
+        (b'HTTP/1.1 400 Bad Request\r\n\r\n{"error": "two\\nlines"}', True),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\nTraceback (most recent call last):", True),
+    ],
+)
+def test_the_fuzzer_sees(answer, is_wrong):
+    found = Findings()
+    found.judge(0, answer)
+    assert bool(found.wrong) == is_wrong

@@ -1,0 +1,211 @@
+"""tritonclient, unchanged, against the server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.serving.conftest import BATCH
+from tests.serving.running import stopped
+from tests.serving.test_serve import SAMPLE
+from tests.support.kernel_harness import assert_same_bits
+
+
+@pytest.fixture
+def triton():
+    """Its module for HTTP."""
+    return pytest.importorskip(
+        "tritonclient.http", reason="tritonclient is not installed: pip install tritonclient[http]"
+    )
+
+
+@pytest.fixture
+def client(triton, server):
+    with triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=16) as found:
+        yield found
+
+
+def asked(triton, rows, *, binary=True):
+    tensor = triton.InferInput("input", list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(rows, binary_data=binary)
+    return [tensor]
+
+
+def picture(triton):
+    tensor = triton.InferInput("input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([SAMPLE.read_bytes()], dtype=np.object_))
+    return [tensor]
+
+
+def require_classes(result):
+    """Two, each as score, number and name."""
+    found = result.as_numpy("output")
+    assert found.shape == (1, 2)
+    score, number, label = found[0, 0].decode().split(":")
+    assert float(score) > 0
+    assert number == label
+
+
+def batch_of(result):
+    return result.get_response()["parameters"]["batch_size"]
+
+
+def test_health_metadata_and_statistics(client):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("digits")
+    assert client.get_model_metadata("digits")["outputs"][0]["name"] == "output"
+    assert client.get_server_metadata()["name"] == "vgg16gpu"
+    assert client.get_inference_statistics("digits")["model_stats"][0]["name"] == "digits"
+
+
+def test_stages_of_computing_are_counted_alike(triton, client, digits):
+    """perf_analyzer ends where these three counts of a second look differ."""
+    client.infer("digits", asked(triton, digits[:1]))
+    stats = client.get_inference_statistics("digits")["model_stats"][0]["inference_stats"]
+    counts = {stats[f"compute_{stage}"]["count"] for stage in ("input", "infer", "output")}
+    assert counts == {stats["success"]["count"]}
+    assert 0 < stats["compute_infer"]["ns"] < stats["success"]["ns"]
+
+
+def test_the_configuration_says_what_metadata_say(client):
+    """What perf_analyzer makes its requests by: shapes of one image, and how many images a request may have."""
+    metadata, configuration = client.get_model_metadata("digits"), client.get_model_config("digits")
+    assert configuration["name"] == "digits"
+    assert configuration["max_batch_size"] == metadata["inputs"][0]["parameters"]["max_batch_size"] >= BATCH
+    for told, configured in (("inputs", "input"), ("outputs", "output")):
+        assert [(tensor["name"], f"TYPE_{tensor['datatype']}", tensor["shape"][1:]) for tensor in metadata[told]] == [
+            (tensor["name"], tensor["data_type"], tensor["dims"]) for tensor in configuration[configured]
+        ]
+    assert configuration["input"][0]["dims"] == [1, 32, 32]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_infer(triton, client, run_at, digits, binary):
+    rows = digits[:BATCH]
+    wanted = [triton.InferRequestedOutput("output", binary_data=binary)]
+    result = client.infer("digits", asked(triton, rows, binary=binary), outputs=wanted, request_id="a")
+    assert result.get_response()["id"] == "a"
+    assert_same_bits(result.as_numpy("output"), run_at(rows, batch_of(result)))
+
+
+def test_pictures_and_classes(triton, client):
+    wanted = [triton.InferRequestedOutput("output", class_count=2)]
+    require_classes(client.infer("digits", picture(triton), outputs=wanted))
+
+
+def test_wrong_requests_are_its_exceptions(triton, client, digits):
+    with pytest.raises(triton.InferenceServerException, match="this model takes"):
+        client.infer("digits", asked(triton, digits[:1, :, :8]))
+    with pytest.raises(triton.InferenceServerException, match="no such model"):
+        client.infer("other", asked(triton, digits[:1]))
+
+
+@pytest.fixture
+def parts(digits):
+    """Inputs of several requests, of one to three images each; no two begin with the same."""
+    return [digits[first : first + 1 + first % 3] for first in range(13)]
+
+
+def require_own(results, parts, run_at):
+    """Each answer is that of its request, and some were computed together."""
+    for number, (result, rows) in enumerate(zip(results, parts, strict=True)):
+        assert result.get_response()["id"] == str(number)
+        assert_same_bits(result.as_numpy("output"), run_at(rows, batch_of(result)))
+    assert BATCH in map(batch_of, results)
+
+
+def test_requests_under_way_at_once_get_their_own_answers(triton, client, server, run_at, parts):
+    gevent = pytest.importorskip("gevent")  # what its client waits with
+    (device,) = server.children("device")
+    with stopped(device):
+        requests = [
+            client.async_infer("digits", asked(triton, rows), request_id=str(number))
+            for number, rows in enumerate(parts)
+        ]
+        while server.waiting < sum(map(len, parts)):
+            gevent.sleep(0.01)
+    require_own([each.get_result() for each in requests], parts, run_at)
+
+
+@pytest.fixture
+def aio(server):
+    """A function that gives what another one makes of a client for asyncio."""
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install aiohttp")
+    module = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed")
+
+    async def asking(ask):
+        async with module.InferenceServerClient(f"127.0.0.1:{server.port}") as found:
+            return await ask(found)
+
+    return lambda ask: asyncio.run(asking(ask))
+
+
+def test_asyncio_health_and_metadata(aio):
+    async def ask(client):
+        assert await client.is_server_live()
+        assert await client.is_server_ready()
+        assert await client.is_model_ready("digits")
+        assert (await client.get_server_metadata())["name"] == "vgg16gpu"
+        return await client.get_model_metadata("digits")
+
+    assert aio(ask)["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1, 10]}]
+
+
+def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, server, run_at, parts):
+    (device,) = server.children("device")
+
+    async def ask(client):
+        with stopped(device):
+            requests = [
+                asyncio.create_task(client.infer("digits", asked(triton, rows), request_id=str(number)))
+                for number, rows in enumerate(parts)
+            ]
+            while server.waiting < sum(map(len, parts)):
+                await asyncio.sleep(0.01)
+        return await asyncio.gather(*requests)
+
+    require_own(aio(ask), parts, run_at)
+
+
+def test_asyncio_pictures_and_classes(triton, aio):
+    wanted = [triton.InferRequestedOutput("output", class_count=2)]
+    require_classes(aio(lambda client: client.infer("digits", picture(triton), outputs=wanted)))
+
+
+def test_asyncio_wrong_requests_are_its_exceptions(triton, aio, digits):
+    with pytest.raises(triton.InferenceServerException, match=r"^\[400\] .*this model takes"):
+        aio(lambda client: client.infer("digits", asked(triton, digits[:1, :, :8])))
+    with pytest.raises(triton.InferenceServerException, match=r"^\[404\] no such model"):
+        aio(lambda client: client.infer("other", asked(triton, digits[:1])))
+
+
+def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):
+    """404 NOT_FOUND, 501 UNSUPPORTED, as Triton's HTTP server answers without these."""
+    assert client.get_system_shared_memory_status() == []
+    assert client.get_cuda_shared_memory_status() == []
+    for call, status in (
+        (lambda: client.register_system_shared_memory("mine", "/mine", 4096), 501),
+        (lambda: client.unregister_system_shared_memory("mine"), 501),
+        (lambda: client.load_model("digits"), 501),
+        (client.get_trace_settings, 501),
+        (client.get_log_settings, 501),
+        (lambda: client.get_model_metadata("digits", "2"), 404),
+        (lambda: client.infer("digits", asked(triton, digits[:1]), model_version="2"), 404),
+    ):
+        with pytest.raises(triton.InferenceServerException) as refused:
+            call()
+        assert refused.value.status() == str(status)
+        assert "\n" not in refused.value.message()
+    shared = triton.InferInput("input", [1, 1, 32, 32], "FP32")
+    shared.set_shared_memory("mine", 4096)
+    output = triton.InferRequestedOutput("output")
+    output.set_shared_memory("mine", 40)
+    for inputs, outputs in (([shared], None), (asked(triton, digits[:1]), [output])):
+        with pytest.raises(
+            triton.InferenceServerException, match="shared_memory_region 'mine' is not registered"
+        ) as refused:
+            client.infer("digits", inputs, outputs=outputs)
+        assert refused.value.status() == "404"
