@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vgg16gpu.lab.own.template import write_template
+from vgg16gpu_lab.own.template import write_template
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/own_kernel")
 if not (folder / "mine.cu").exists():

@@ -158,7 +158,7 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
 def measured_ceilings() -> Iterator[None]:
     """`bench` and `lab` take the ceilings of a device from one measurement: it takes two seconds on a CPU."""
     from vgg16gpu.bench import session
-    from vgg16gpu.lab.measure import bench_rig
+    from vgg16gpu_lab.measure import bench_rig
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (session, bench_rig):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from readme_table import row
 
-from vgg16gpu.lab.ladder.plot import digits
+from vgg16gpu_lab.ladder.plot import digits
 
 METHODS: Final = {"cudnn": "cuDNN", "register_tile": "the register tile", "direct": "direct"}
 

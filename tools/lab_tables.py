@@ -18,9 +18,9 @@ from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
 from result_tables import RESULTS
 
-from vgg16gpu.lab.claims.records import in_planes
-from vgg16gpu.lab.ladder.plot import digits
-from vgg16gpu.lab.measure.profile import READINGS
+from vgg16gpu_lab.claims.records import in_planes
+from vgg16gpu_lab.ladder.plot import digits
+from vgg16gpu_lab.measure.profile import READINGS
 
 PAGE = ROOT / "docs" / "lab.md"
 WHICH: Final = 90  # characters of the cases in which a claim holds; claims.csv has all of them

@@ -176,7 +176,7 @@ def test_older_names_are_hidden_and_still_taken(old, monkeypatch):
 
 
 def command_module(name):
-    return {"tune": "vgg16gpu.cli.tune", "lab run": "vgg16gpu.cli.lab.command"}[name]
+    return {"tune": "vgg16gpu.cli.tune", "lab run": "vgg16gpu_lab.cli.command"}[name]
 
 
 @pytest.mark.parametrize("name", ["", *LEAVES, "lab", "model", "lab exercise"])

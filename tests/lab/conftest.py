@@ -2,13 +2,13 @@
 
 import pytest
 
-from vgg16gpu.cli.lab import command
-from vgg16gpu.lab.figures.write import Drawn
-from vgg16gpu.lab.measure.bench_rig import BenchRig
-from vgg16gpu.lab.measure.measure import Effort
-from vgg16gpu.lab.own.own_variants import own_variants
-from vgg16gpu.lab.own.template import write_template
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.cli import command
+from vgg16gpu_lab.figures.write import Drawn
+from vgg16gpu_lab.measure.bench_rig import BenchRig
+from vgg16gpu_lab.measure.measure import Effort
+from vgg16gpu_lab.own.own_variants import own_variants
+from vgg16gpu_lab.own.template import write_template
+from vgg16gpu_lab.variants import variants
 
 LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
 

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu_lab.problem import Problem
 
 STREAM = 0x5EED
 

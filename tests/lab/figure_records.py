@@ -6,16 +6,16 @@ from unittest.mock import patch
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.bench.measure.timing import Summary, summarise
-from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
-from vgg16gpu.lab.experiments import record, s5
-from vgg16gpu.lab.experiments.s3 import METHODS
-from vgg16gpu.lab.lenet.net import Shape
-from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
-from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, Times
-from vgg16gpu.lab.network.causes import causes
-from vgg16gpu.lab.problem import Network
-from vgg16gpu.lab.published import published
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.experiment import Case, Choice, Row, experiments, row_of
+from vgg16gpu_lab.experiments import record, s5
+from vgg16gpu_lab.experiments.s3 import METHODS
+from vgg16gpu_lab.lenet.net import Shape
+from vgg16gpu_lab.measure.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
+from vgg16gpu_lab.measure.measure import Effort, Measurement, Status, Times
+from vgg16gpu_lab.network.causes import causes
+from vgg16gpu_lab.problem import Network
+from vgg16gpu_lab.published import published
+from vgg16gpu_lab.variants import variants
 
 CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200"}

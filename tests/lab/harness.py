@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from tests.support.kernel_harness import seeded
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Parameters, Variant
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import Parameters, Variant
 
 
 def random_problems(name: str, count: int, **fixed: int) -> tuple[Problem, ...]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
-from vgg16gpu.lab.experiments import s1, s2
-from vgg16gpu.lab.experiments.record import check_folder, content, write
-from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
-from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
+from vgg16gpu_lab.experiments import s1, s2
+from vgg16gpu_lab.experiments.record import check_folder, content, write
+from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
+from vgg16gpu_lab.measure.measure import Measurement, Status
+from vgg16gpu_lab.problem import Problem
 
 CASES = (
     Case("stride", "256", "direct", "stride=3", Problem(1, 3, 256, 256, 1, 3, 3, 1), "direct-hwc"),
@@ -94,7 +94,7 @@ def test_the_heuristics_that_cudnn_was_asked_for_are_told():
 
 
 def s1_row(size, method, ours, measurement, problem):
-    from vgg16gpu.lab.experiment import Row
+    from vgg16gpu_lab.experiment import Row
 
     return Row("S1", "methods", str(size), method, "", ours, problem=problem, measurement=measurement)
 

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
+from vgg16gpu_lab.variants import variants
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.bench.measure.timing import Summary
-from vgg16gpu.cli.lab import screen as lab_screen
-from vgg16gpu.lab.experiment import Row, experiments
-from vgg16gpu.lab.measure.bench_rig import BenchRig
-from vgg16gpu.lab.measure.measure import Measurement, Status, Times
-from vgg16gpu.lab.variants import variants
 from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu_lab.cli import screen as lab_screen
+from vgg16gpu_lab.experiment import Row, experiments
+from vgg16gpu_lab.measure.bench_rig import BenchRig
+from vgg16gpu_lab.measure.measure import Measurement, Status, Times
+from vgg16gpu_lab.variants import variants
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)
 SAMPLE = Times(Summary(1.234e-3, 1.3e-3, 1.2e-3, 30), Summary(2.5e-3, 2.9e-3, 2.2e-3, 30))

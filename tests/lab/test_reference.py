@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.lab.harness import problem_id, random_problems
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference, expected_rows
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference, expected_rows
 
 
 @pytest.mark.parametrize("problem", random_problems("rows", 12), ids=problem_id)

@@ -36,8 +36,8 @@ def test_every_folder_has_a_row(top: str) -> None:
         "import vgg16gpu.onnx_backend as backend; backend.prepare, backend.run_model, backend.supports_device",
         "from vgg16gpu.program import Dim3, Kernel, Scalar, Step",
         "from vgg16gpu.devices import open_device",
-        "from vgg16gpu.lab.problem import Problem; from vgg16gpu.lab.trial import Trial",
-        "from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant",
+        "from vgg16gpu_lab.problem import Problem; from vgg16gpu_lab.trial import Trial",
+        "from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant",
     ],
 )
 def test_public_names_are_where_they_were(statement: str) -> None:

@@ -15,8 +15,8 @@ from recording.pictures import FIRST, LAST
 from recording.steps import PYTHON, Recipe, Step
 from vgg16gpu.bench.peers.base import PEERS
 from vgg16gpu.compiler.choices import PRECISIONS
-from vgg16gpu.lab.experiments.s5 import SEED as S5
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.experiments.s5 import SEED as S5
+from vgg16gpu_lab.variants import variants
 
 SWEPT: Final = (224, 244, 320, 512)
 SIZES: Final = (224, 244)  # the published network's own, and that of the published ladder

@@ -1,6 +1,7 @@
 """Where the kernel sources are, and what they say.
 
-A wheel carries the sources inside the package; a checkout (and `pip install -e .`) has them beside it.
+A wheel carries the sources inside the package; a checkout (and `pip install -e .`) has them beside it. A package with
+kernels of its own adds their folder (`add_kernel_dir`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ SUFFIXES = (".cu", ".cuh", ".h")
 
 _HEADER_SUFFIXES = (".cuh", ".h")
 _HEADERS = "include"  # the folder of most headers
-_NAMED = ("cpu", "lab", "ladder", "plain")  # folders that are part of the names of what lies in them
+_NAMED = ("cpu", "plain")  # folders that are part of the names of what lies in them
+
+_added: list[Path] = []
 
 
 def kernel_dir() -> Path:
@@ -38,6 +41,16 @@ def _kernel_dir(module: str) -> Path:
     raise KernelError(f"no kernel sources (common.cuh) in {looked}: the installation is incomplete, install it again")
 
 
+def add_kernel_dir(folder: Path) -> None:
+    """Let sources be found in `folder` too, and headers by their path below it.
+
+    A source in it is called by its topmost folder and its own name: "lab/direct_hwc.cu".
+    """
+    if folder not in _added:
+        _added.append(folder)
+        _named.cache_clear()
+
+
 def source_path(name: str) -> Path:
     """The file of a source: by its name as `source_name` gives it, or an absolute path.
 
@@ -53,7 +66,8 @@ def source_path(name: str) -> Path:
     if other.is_file():
         return other
     known = ", ".join(sorted(source_name(file) for file in own_sources())) or "none"
-    raise KernelError(f"kernel source {name!r} not found in {folder}; there are: {known}")
+    looked = " or ".join(str(place) for place in (folder, *_added))
+    raise KernelError(f"kernel source {name!r} not found in {looked}; there are: {known}")
 
 
 def read_source(name: str) -> str:
@@ -66,17 +80,19 @@ def read_source(name: str) -> str:
 
 
 def source_name(path: Path) -> str:
-    """What a file of `kernel_dir()` is called, by steps, tables and records: "conv_mma.cu", "lab/direct_hwc.cu".
+    """What a source is called, by steps, tables and records: "conv_mma.cu", "cpu/mma.h", "lab/direct_hwc.cu".
 
-    Its folder is part of that for `cpu`, `lab`, `ladder` and `plain` alone; the others sort files for readers.
+    The topmost folder is part of that for `cpu`, `plain` and what `add_kernel_dir` added; the others sort files.
     """
-    room = path.relative_to(kernel_dir()).parts[0]
-    return f"{room}/{path.name}" if room in _NAMED else path.name
+    own = kernel_dir()
+    root = next((folder for folder in _added if path.is_relative_to(folder)), own)
+    room = path.relative_to(root).parts[0]
+    return f"{room}/{path.name}" if room in _NAMED or root is not own else path.name
 
 
 def files(*suffixes: str) -> tuple[Path, ...]:
-    """Every file of `kernel_dir()` that ends in one of `suffixes`, sorted by name, whatever its folder."""
-    found = _below(kernel_dir(), suffixes)
+    """Every source that ends in one of `suffixes`, sorted by name, whatever its folder."""
+    found = (path for folder in (kernel_dir(), *_added) for path in _below(folder, suffixes))
     return tuple(sorted(found, key=lambda path: source_name(path).split("/")))
 
 
@@ -88,21 +104,27 @@ def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 @cache
 def _named(folder: Path) -> dict[str, Path]:
-    """Every source below a folder by its name: a start asks for twenty."""
-    return {source_name(path): path for path in _below(folder, SUFFIXES)}
+    """Every source below a folder, and below those that were added, by its name: a start asks for twenty."""
+    return {source_name(path): path for place in (folder, *_added) for path in _below(place, SUFFIXES)}
 
 
 def own_sources() -> tuple[Path, ...]:
-    """The kernels that the engine runs, sorted by name: all but those of lab, ladder and plain."""
+    """The kernels that the engine runs, sorted by name: all but those of plain and of other packages."""
     return tuple(sorted((path for path in files(".cu") if "/" not in source_name(path)), key=lambda path: path.name))
 
 
-def headers() -> tuple[Path, ...]:
-    """Every header that a kernel source may include, sorted: part of the key of a compiled kernel."""
-    return files(*_HEADER_SUFFIXES)
+def headers(source: str = "") -> tuple[Path, ...]:
+    """Every header that a source may include, sorted: part of the key of a compiled kernel. Without a source: all.
+
+    The engine's kernels include none of other packages, so that their keys are the same where those are loaded.
+    """
+    found = files(*_HEADER_SUFFIXES)
+    own = kernel_dir()
+    is_own = source != "" and source_path(source).is_relative_to(own)
+    return tuple(path for path in found if path.is_relative_to(own)) if is_own else found
 
 
 def include_dirs() -> tuple[Path, ...]:
     """Where a compiler looks for headers."""
     folder = kernel_dir()
-    return folder / _HEADERS, folder / _HEADERS / "hopper", folder
+    return folder / _HEADERS, folder / _HEADERS / "hopper", folder, *_added

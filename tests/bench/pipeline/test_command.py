@@ -10,9 +10,9 @@ from tests.support.small_photos import small_photos
 from vgg16gpu.bench.pipeline import whole_runs
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.common import show
-from vgg16gpu.report.folder import find_results
-from vgg16gpu.report.kinds import Kind
-from vgg16gpu.report.sections.pipeline import pipelines
+from vgg16gpu_lab.report.folder import find_results
+from vgg16gpu_lab.report.kinds import Kind
+from vgg16gpu_lab.report.sections.pipeline import pipelines
 
 
 def bench(*words):

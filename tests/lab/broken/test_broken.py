@@ -14,8 +14,8 @@ from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.measure import bench_rig
-from vgg16gpu.lab.measure.dry_run import dry_run
+from vgg16gpu_lab.measure import bench_rig
+from vgg16gpu_lab.measure.dry_run import dry_run
 
 ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or in another way
     "a row and a column too many",

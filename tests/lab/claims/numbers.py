@@ -1,8 +1,8 @@
 """Made-up numbers for claims, and what becomes of these."""
 
-from vgg16gpu.lab.claims.judge import Verdict
-from vgg16gpu.lab.claims.table import judge
-from vgg16gpu.lab.claims.times import Entry, Times, published_times
+from vgg16gpu_lab.claims.judge import Verdict
+from vgg16gpu_lab.claims.table import judge
+from vgg16gpu_lab.claims.times import Entry, Times, published_times
 
 HOLDS, DOES_NOT, CANNOT_TELL = Verdict.HOLDS, Verdict.DOES_NOT, Verdict.CANNOT_TELL
 NOTHING = Times({}, "not run")

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.claims.records import ABSENT, newest, our_times, read_records
-from vgg16gpu.lab.claims.table import CPU_NOTE, NO_FLOOR, claims
-from vgg16gpu.lab.claims.times import key
+from vgg16gpu_lab.claims.records import ABSENT, newest, our_times, read_records
+from vgg16gpu_lab.claims.table import CPU_NOTE, NO_FLOOR, claims
+from vgg16gpu_lab.claims.times import key
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -11,7 +11,8 @@ import pytest
 from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, NOTHING, times
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.lab.claims.judge import (
+from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.claims.judge import (
     LAUNCHES,
     MARGIN,
     Growing,
@@ -28,17 +29,16 @@ from vgg16gpu.lab.claims.judge import (
     saves,
     verdict_of,
 )
-from vgg16gpu.lab.claims.s5 import LADDER, ONNXRUNTIME
-from vgg16gpu.lab.claims.table import claims, counts
-from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, one
-from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.experiments import s1, s2, s3, s4, s5
-from vgg16gpu.lab.ladder.layers import sites
-from vgg16gpu.lab.network import causes as network_causes
-from vgg16gpu.lab.network import layers as network_layers
-from vgg16gpu.lab.network import pools as network_pools
-from vgg16gpu.lab.published import published
-from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.claims.s5 import LADDER, ONNXRUNTIME
+from vgg16gpu_lab.claims.table import claims, counts
+from vgg16gpu_lab.claims.times import Entry, Quantity, Times, key, one
+from vgg16gpu_lab.experiment import Choice
+from vgg16gpu_lab.experiments import s1, s2, s3, s4, s5
+from vgg16gpu_lab.ladder.layers import sites
+from vgg16gpu_lab.network import causes as network_causes
+from vgg16gpu_lab.network import layers as network_layers
+from vgg16gpu_lab.network import pools as network_pools
+from vgg16gpu_lab.published import published
 
 # ---- What every claim has
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.lab.claims.records import in_planes, our_times, read_records
-from vgg16gpu.lab.claims.times import key
+from vgg16gpu_lab.claims.records import in_planes, our_times, read_records
+from vgg16gpu_lab.claims.times import key
 
 LAB = Path(__file__).parents[3] / "testbench" / "results" / "lab"
 

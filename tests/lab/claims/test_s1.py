@@ -14,8 +14,8 @@ from tests.lab.claims.numbers import (
     of_seed,
     times,
 )
-from vgg16gpu.lab.claims.times import Entry, key
-from vgg16gpu.lab.experiments.s1 import LARGER, NEAR, SIZES
+from vgg16gpu_lab.claims.times import Entry, key
+from vgg16gpu_lab.experiments.s1 import LARGER, NEAR, SIZES
 
 PUBLISHED = {
     "S1.1": (DOES_NOT, "31: 0.077 against 0.071 ms); 2 of 5 as claimed; 2 too close"),

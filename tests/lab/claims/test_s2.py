@@ -13,7 +13,7 @@ from tests.lab.claims.numbers import (
     found,
     of_seed,
 )
-from vgg16gpu.lab.claims.times import Entry, key
+from vgg16gpu_lab.claims.times import Entry, key
 
 PUBLISHED = {
     "S2.1": (DOES_NOT, "basic 2048, 16 and 32: 32.4 against 18.8 ms"),

@@ -14,8 +14,8 @@ from tests.lab.claims.numbers import (
     of_seed,
     times,
 )
-from vgg16gpu.lab.claims.times import Entry, key
-from vgg16gpu.lab.experiments import s4
+from vgg16gpu_lab.claims.times import Entry, key
+from vgg16gpu_lab.experiments import s4
 
 PUBLISHED = {
     "S4.1": (CANNOT_TELL, "1.2x is said"),

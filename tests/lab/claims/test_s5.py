@@ -16,9 +16,9 @@ from tests.lab.claims.numbers import (
     of_seed,
     times,
 )
-from vgg16gpu.lab.claims.s5 import LADDER, ODD_SIZES
-from vgg16gpu.lab.claims.times import Entry, key
-from vgg16gpu.lab.experiments import s5
+from vgg16gpu_lab.claims.s5 import LADDER, ODD_SIZES
+from vgg16gpu_lab.claims.times import Entry, key
+from vgg16gpu_lab.experiments import s5
 
 PUBLISHED = {
     "S5.1": (HOLDS, "9.35x"),

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.exercises.exercise import NAMES, exercise
+from vgg16gpu_lab.exercises.exercise import NAMES, exercise
 
 
 @pytest.fixture

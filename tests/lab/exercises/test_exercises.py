@@ -3,8 +3,8 @@
 import pytest
 
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.exercises.exercise import NAMES, exercise
-from vgg16gpu.lab.exercises.judge import check, judge
+from vgg16gpu_lab.exercises.exercise import NAMES, exercise
+from vgg16gpu_lab.exercises.judge import check, judge
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -150,5 +150,5 @@ def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
     path = edited(tmp_path, "coalesce", ("y[i * columns + j] = sum", "y[1ll << 40] = sum"))
     assert "far outside of its arrays" in check(path, "cpu").problem
     path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f;\n  for (;;) sum += filter[0];"))
-    monkeypatch.setattr("vgg16gpu.lab.exercises.judge.SECONDS", 4.0)
+    monkeypatch.setattr("vgg16gpu_lab.exercises.judge.SECONDS", 4.0)
     assert "did not end within 4 s" in check(path, "cpu").problem

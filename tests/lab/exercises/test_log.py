@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vgg16gpu.lab.exercises.log import ENTRIES, Noted, read_log
+from vgg16gpu_lab.exercises.log import ENTRIES, Noted, read_log
 
 X, SHARED = 4096, 0
 ARRAYS = {"x": (X, 4096)}

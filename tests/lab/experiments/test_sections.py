@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.reports.reader import REPORTS
-from vgg16gpu.lab.claims.table import claims
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.claims.table import claims
+from vgg16gpu_lab.variants import variants
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "lab.md"
 SEEDS = ("S1", "S2", "S3", "S4", "S5")

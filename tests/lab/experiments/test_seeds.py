@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.lab.experiment import Choice, experiments
-from vgg16gpu.lab.experiments import s1, s2, s4, s5
-from vgg16gpu.lab.measure.baseline import BASELINES
-from vgg16gpu.lab.published import CARDS, TABLES, published
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.experiment import Choice, experiments
+from vgg16gpu_lab.experiments import s1, s2, s4, s5
+from vgg16gpu_lab.measure.baseline import BASELINES
+from vgg16gpu_lab.published import CARDS, TABLES, published
+from vgg16gpu_lab.variants import variants
 
 SEEDS = (s1, s2, s4)
 NAMES = {variant.name: variant for variant in variants()}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu.program.launches import Step
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 from tests.lab.faults.edited import Fault
 from vgg16gpu.devices import open_device
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.halo import halo_published, halo_shared
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.halo import halo_published, halo_shared
 
 (HALO,) = halo_shared.VARIANTS
 (PUBLISHED,) = halo_published.VARIANTS

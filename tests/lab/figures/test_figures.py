@@ -6,11 +6,11 @@ import re
 import pytest
 
 from tests.lab.figure_records import CEILINGS, LAYERS, PARTS, case_record, lenet_record, network_record
-from vgg16gpu.lab.experiments import s1, s2, s3, s4
-from vgg16gpu.lab.figures import write as figures
-from vgg16gpu.lab.figures.data import FAILED_LAUNCH, Cell, Chart, Panel, Roofline, Series
-from vgg16gpu.lab.figures.draw import digits, draw_picture
-from vgg16gpu.lab.figures.seeds import pictures
+from vgg16gpu_lab.experiments import s1, s2, s3, s4
+from vgg16gpu_lab.figures import write as figures
+from vgg16gpu_lab.figures.data import FAILED_LAUNCH, Cell, Chart, Panel, Roofline, Series
+from vgg16gpu_lab.figures.draw import digits, draw_picture
+from vgg16gpu_lab.figures.seeds import pictures
 
 pytest.importorskip("matplotlib")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vgg16gpu.lab.figures.pictures import LANES, lessons, loads_an_output, passes, sectors
+from vgg16gpu_lab.figures.pictures import LANES, lessons, loads_an_output, passes, sectors
 
 NARROW = 368 / 96  # inches: what a picture has of a page of 400 pixels
 SMALLEST = 6.5  # points, as they are shown there

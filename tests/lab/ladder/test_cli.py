@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.ladder import climb, rungs
-from vgg16gpu.lab.ladder.content import BOUNDS
-from vgg16gpu.lab.ladder.plot import draw, write_plot
 from vgg16gpu.zoo.digits import heldout
+from vgg16gpu_lab.ladder import climb, rungs
+from vgg16gpu_lab.ladder.content import BOUNDS
+from vgg16gpu_lab.ladder.plot import draw, write_plot
 
 
 @pytest.fixture(autouse=True)

@@ -19,17 +19,17 @@ from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.lab.ladder import climb as climbing
-from vgg16gpu.lab.ladder import net
-from vgg16gpu.lab.ladder import rungs as rungs_module
-from vgg16gpu.lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
-from vgg16gpu.lab.ladder.content import BOUNDS, PRECISIONS
-from vgg16gpu.lab.ladder.layers import sites, unfused
-from vgg16gpu.lab.ladder.planned import PlannedNet, _OneByOne
-from vgg16gpu.lab.ladder.rung import Setting
-from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.ladder import climb as climbing
+from vgg16gpu_lab.ladder import net
+from vgg16gpu_lab.ladder import rungs as rungs_module
+from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
+from vgg16gpu_lab.ladder.content import BOUNDS, PRECISIONS
+from vgg16gpu_lab.ladder.layers import sites, unfused
+from vgg16gpu_lab.ladder.planned import PlannedNet, _OneByOne
+from vgg16gpu_lab.ladder.rung import Setting
+from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
 SIMPLE = "ABCDEFGHIJK"  # on kernels of the ladder alone
 ON_A_CPU = "LMPT"  # of the engine's

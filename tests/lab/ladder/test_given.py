@@ -14,9 +14,9 @@ from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.lab.ladder.given import MOST, given_inputs
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample, heldout
+from vgg16gpu_lab.ladder.given import MOST, given_inputs
 
 SHAPE = (1, 1, 32, 32)
 

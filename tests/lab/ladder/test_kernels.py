@@ -1,4 +1,4 @@
-"""kernels/ladder/*.cu against float64 numpy, each on the devices that there are, with watched memory around arrays."""
+"""The ladder's kernels against float64 numpy, each on the devices that there are, with watched memory around arrays."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pool
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.kernel_source import kernel_dir, read_source, source_path
-from vgg16gpu.lab.ladder.kernels import Placed, Technique, bias_relu, padded
-from vgg16gpu.lab.ladder.layers import Site
-from vgg16gpu.lab.ladder.packed import packed
-from vgg16gpu.lab.ladder.rungs import (
+from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
+from vgg16gpu_lab.ladder.layers import Site
+from vgg16gpu_lab.ladder.packed import packed
+from vgg16gpu_lab.ladder.rungs import (
     PARTIALS,
     PIPELINE,
     PIXELS,
@@ -31,7 +31,7 @@ from vgg16gpu.lab.ladder.rungs import (
     VECTORS,
     WARPS,
 )
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu_lab.problem import Problem
 
 TECHNIQUES = {
     "partials": PARTIALS,

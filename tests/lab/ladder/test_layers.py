@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.support.onnx_models import Model
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.model import Model as OnnxModel
-from vgg16gpu.lab.ladder.layers import sites
 from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.ladder.layers import sites
 
 
 def test_every_pool_of_a_vgg_follows_a_relu(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
-from vgg16gpu.lab.ladder.layers import Site
-from vgg16gpu.lab.ladder.rungs import SERIAL, TREE
-from vgg16gpu.lab.problem import Problem
 from vgg16gpu.program.launches import Dim3
 from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu_lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
+from vgg16gpu_lab.ladder.layers import Site
+from vgg16gpu_lab.ladder.rungs import SERIAL, TREE
+from vgg16gpu_lab.problem import Problem
 
 ROWS = {  # a block for each row
     "serial rows": replace(SERIAL, conv=partial(conv_serial, rows=True)),

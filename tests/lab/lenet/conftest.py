@@ -3,8 +3,8 @@
 import pytest
 
 from tests.lab.lenet.small import IMAGE, STEPS
-from vgg16gpu.lab.lenet import train as lenet_train
-from vgg16gpu.lab.lenet.data import digits
+from vgg16gpu_lab.lenet import train as lenet_train
+from vgg16gpu_lab.lenet.data import digits
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """A LeNet that is small enough for tests, the variants of its experiment, and how long they are measured."""
 
-from vgg16gpu.lab.experiments import s3
-from vgg16gpu.lab.measure.measure import Effort
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.experiments import s3
+from vgg16gpu_lab.measure.measure import Effort
+from vgg16gpu_lab.variants import variants
 
 IMAGE = 16  # pixels a side: a third of the work of 28
 STEPS = 120  # of training, where any net will do that tells digits apart

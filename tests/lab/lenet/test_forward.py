@@ -9,11 +9,11 @@ from tests.lab.lenet.small import EFFORT, VARIANTS
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.timing import summarise
 from vgg16gpu.checks.accuracy import layer_error, score_error
-from vgg16gpu.lab.lenet import train as lenet_train
-from vgg16gpu.lab.lenet.columns import ColumnsOnDevice
-from vgg16gpu.lab.lenet.forward import OnDevice, Sequential, activations, scores_of_all, timed
-from vgg16gpu.lab.lenet.net import LeNet, Shape
-from vgg16gpu.lab.measure.measure import Status, verdict
+from vgg16gpu_lab.lenet import train as lenet_train
+from vgg16gpu_lab.lenet.columns import ColumnsOnDevice
+from vgg16gpu_lab.lenet.forward import OnDevice, Sequential, activations, scores_of_all, timed
+from vgg16gpu_lab.lenet.net import LeNet, Shape
+from vgg16gpu_lab.measure.measure import Status, verdict
 
 
 def test_the_sequential_version_is_right(net, x):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.lenet.data import from_idx
-from vgg16gpu.lab.lenet.idx import read_idx
+from vgg16gpu_lab.lenet.data import from_idx
+from vgg16gpu_lab.lenet.idx import read_idx
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)
 LABELS = np.array([0, 9, 3, 1, 2], np.uint8)

@@ -10,14 +10,14 @@ import pytest
 from tests.lab.lenet.small import EFFORT, VARIANTS
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.experiments import s3
-from vgg16gpu.lab.lenet import lesson as lenet_lesson
-from vgg16gpu.lab.lenet import train as lenet_train
-from vgg16gpu.lab.lenet.data import from_idx
-from vgg16gpu.lab.measure.bench_rig import BenchRig
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.published import published
+from vgg16gpu_lab.experiment import Choice
+from vgg16gpu_lab.experiments import s3
+from vgg16gpu_lab.lenet import lesson as lenet_lesson
+from vgg16gpu_lab.lenet import train as lenet_train
+from vgg16gpu_lab.lenet.data import from_idx
+from vgg16gpu_lab.measure.bench_rig import BenchRig
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.published import published
 
 ON_HOST = ("sequential_cpu", "parallel_im2col")  # whose product is numpy's: no variant is asked for
 TABLES = ("lenet", "parts", "batch", "tile")

@@ -12,11 +12,11 @@ from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.lenet import train as lenet_train
-from vgg16gpu.lab.lenet.data import Dataset, digits, framed
-from vgg16gpu.lab.lenet.net import Shape, columns_of, pooled, read_lenet
-from vgg16gpu.lab.problem import Problem
 from vgg16gpu.zoo.digits import heldout
+from vgg16gpu_lab.lenet import train as lenet_train
+from vgg16gpu_lab.lenet.data import Dataset, digits, framed
+from vgg16gpu_lab.lenet.net import Shape, columns_of, pooled, read_lenet
+from vgg16gpu_lab.problem import Problem
 
 
 def test_the_digits_are_the_ones_of_the_shipped_net_and_its_training():

@@ -13,10 +13,10 @@ from tests.lab.fake_libraries import (
     FakeTorch,
 )
 from vgg16gpu.devices import open_device
-from vgg16gpu.lab.measure.cudnn import frontend as library_frontend
-from vgg16gpu.lab.measure.cudnn.library import measure_cudnn
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference
+from vgg16gpu_lab.measure.cudnn import frontend as library_frontend
+from vgg16gpu_lab.measure.cudnn.library import measure_cudnn
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference
 
 PROBLEM = Problem(2, 3, 17, 13, 4, 3, 2, 1)
 RIGHT = Engine("eng0_k1=0")

@@ -5,12 +5,12 @@ from unittest import mock
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.lab.measure import baseline
-from vgg16gpu.lab.measure.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
-from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference
+from vgg16gpu_lab.measure import baseline
+from vgg16gpu_lab.measure.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
+from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference
 
 
 def test_numpy(device):

@@ -9,11 +9,11 @@ import pytest
 from tests.lab.conftest import LITTLE
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab.measure import bench_rig as module
-from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
-from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.measure import bench_rig as module
+from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
+from vgg16gpu_lab.measure.measure import Measurement, Status
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants import variants
 
 SMALL = Problem(1, 2, 24, 24, 3, padding=1)
 

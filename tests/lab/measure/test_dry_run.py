@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.measure.dry_run import dry_run as dry_run_module
-from vgg16gpu.lab.measure.dry_run import process as dry_run_process
-from vgg16gpu.lab.measure.dry_run.problems import small_problems
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants import variants
 from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu_lab.measure.dry_run import dry_run as dry_run_module
+from vgg16gpu_lab.measure.dry_run import process as dry_run_process
+from vgg16gpu_lab.measure.dry_run.problems import small_problems
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants import variants
 
 ASKED = Problem(1, 3, 200, 300, 2, padding=1)
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)

@@ -16,16 +16,16 @@ from tests.lab.fake_libraries import (
 )
 from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab.experiments import s1
-from vgg16gpu.lab.measure.baseline import CUDNN, measure_baseline
-from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
-from vgg16gpu.lab.measure.cudnn.base import Request, told
-from vgg16gpu.lab.measure.cudnn.frontend import Frontend, strides
-from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES
-from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.experiments import s1
+from vgg16gpu_lab.measure.baseline import CUDNN, measure_baseline
+from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
+from vgg16gpu_lab.measure.cudnn.base import Request, told
+from vgg16gpu_lab.measure.cudnn.frontend import Frontend, strides
+from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
+from vgg16gpu_lab.measure.measure import Measurement, Status
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference
+from vgg16gpu_lab.variants import variants
 
 
 def by_name(result, order="NCHW"):

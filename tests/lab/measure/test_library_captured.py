@@ -14,11 +14,11 @@ from tests.lab.measure.conftest import tried
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError
-from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
+from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants import variants
 
 
 @pytest.fixture

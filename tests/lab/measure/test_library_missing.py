@@ -10,10 +10,10 @@ from tests.lab.fake_libraries import (
 )
 from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.devices import open_device
-from vgg16gpu.lab.measure.baseline import CUDNN, measure_baseline
-from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.reference import Reference
+from vgg16gpu_lab.measure.baseline import CUDNN, measure_baseline
+from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.reference import Reference
 
 
 def missing(device):

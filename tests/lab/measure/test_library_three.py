@@ -9,12 +9,12 @@ from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import Engine
 from tests.lab.measure.conftest import PROBLEM, RIGHT
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.measure.baseline import CUDNN_THREE, measure_baseline
-from vgg16gpu.lab.measure.cudnn.base import Candidate, Request
-from vgg16gpu.lab.measure.cudnn.frontend import Frontend
-from vgg16gpu.lab.measure.cudnn.three import CALLS, Together, measure_three
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.reference import Reference
+from vgg16gpu_lab.measure.baseline import CUDNN_THREE, measure_baseline
+from vgg16gpu_lab.measure.cudnn.base import Candidate, Request
+from vgg16gpu_lab.measure.cudnn.frontend import Frontend
+from vgg16gpu_lab.measure.cudnn.three import CALLS, Together, measure_three
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.reference import Reference
 
 
 def three(device, problem=PROBLEM):

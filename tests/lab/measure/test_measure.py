@@ -7,7 +7,7 @@ import pytest
 
 from tests.lab.conftest import LITTLE
 from vgg16gpu.bench.measure.timing import Summary
-from vgg16gpu.lab.measure.measure import (
+from vgg16gpu_lab.measure.measure import (
     Flush,
     Measurement,
     Status,
@@ -17,8 +17,8 @@ from vgg16gpu.lab.measure.measure import (
     flush_nbytes,
     measure,
 )
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference
 
 SMALL = Problem(1, 3, 40, 40, 2, padding=1)
 

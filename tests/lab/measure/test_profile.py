@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.measure.profile import NO_NCU, READINGS, find_ncu, read_csv
+from vgg16gpu_lab.measure.profile import NO_NCU, READINGS, find_ncu, read_csv
 
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
@@ -112,7 +112,7 @@ def refused(done):
 
 
 def test_what_is_missing_is_said_in_a_line(monkeypatch):
-    monkeypatch.setattr("vgg16gpu.lab.measure.profile.find_ncu", lambda: None)
+    monkeypatch.setattr("vgg16gpu_lab.measure.profile.find_ncu", lambda: None)
     assert NO_NCU in refused(profile("direct-chw"))
     assert "no variant 'nothing'" in refused(profile("nothing"))
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from vgg16gpu.lab.measure.baseline import NUMPY
-from vgg16gpu.lab.measure.measure import Status
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.reference import Reference, expected_rows
-from vgg16gpu.lab.variant import gaps, places
+from vgg16gpu_lab.measure.baseline import NUMPY
+from vgg16gpu_lab.measure.measure import Status
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.reference import Reference, expected_rows
+from vgg16gpu_lab.variant import gaps, places
 
 SMALL = Problem(2, 3, 9, 7, 5, padding=1)
 BIASED = Problem(2, 3, 9, 7, 5, padding=1, bias=True)

@@ -9,9 +9,9 @@ from vgg16gpu.cli import cli
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda.compiler import find_nvcc
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab.measure import usage
-from vgg16gpu.lab.measure.usage import LIMITS, NO_COMPILER, resident, usages
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.measure import usage
+from vgg16gpu_lab.measure.usage import LIMITS, NO_COMPILER, resident, usages
+from vgg16gpu_lab.variants import variants
 
 HOPPER = LIMITS[9, 0]
 

@@ -13,19 +13,19 @@ from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.experiments import s5
-from vgg16gpu.lab.ladder import kernels
-from vgg16gpu.lab.ladder.rung import Setting
-from vgg16gpu.lab.measure.bench_rig import BenchRig
-from vgg16gpu.lab.measure.measure import Effort, Status
-from vgg16gpu.lab.network import causes as network_causes
-from vgg16gpu.lab.network import layers as network_layers
-from vgg16gpu.lab.network import pools as network_pools
-from vgg16gpu.lab.network.host import OnnxruntimeNet, SequentialNet, measure_network, work_of
-from vgg16gpu.lab.network.rows import NetworkRows, Place, Prepared
-from vgg16gpu.lab.variants import variants
 from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.experiment import Choice
+from vgg16gpu_lab.experiments import s5
+from vgg16gpu_lab.ladder import kernels
+from vgg16gpu_lab.ladder.rung import Setting
+from vgg16gpu_lab.measure.bench_rig import BenchRig
+from vgg16gpu_lab.measure.measure import Effort, Status
+from vgg16gpu_lab.network import causes as network_causes
+from vgg16gpu_lab.network import layers as network_layers
+from vgg16gpu_lab.network import pools as network_pools
+from vgg16gpu_lab.network.host import OnnxruntimeNet, SequentialNet, measure_network, work_of
+from vgg16gpu_lab.network.rows import NetworkRows, Place, Prepared
+from vgg16gpu_lab.variants import variants
 
 IMAGES = 4
 EFFORT = Effort(seconds=0.0, samples=5, limit=1.0, cold=False)

@@ -10,16 +10,16 @@ from tests.support.onnx_models import Model, torch_vgg
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.experiments import s5
-from vgg16gpu.lab.experiments.record import content
-from vgg16gpu.lab.figures.seeds import pictures
-from vgg16gpu.lab.measure.bench_rig import BenchRig
-from vgg16gpu.lab.measure.measure import Effort, Status
-from vgg16gpu.lab.network.host import SequentialNet
-from vgg16gpu.lab.network.plain_model import plain_model
-from vgg16gpu.lab.variants import variants
 from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu_lab.experiment import Choice
+from vgg16gpu_lab.experiments import s5
+from vgg16gpu_lab.experiments.record import content
+from vgg16gpu_lab.figures.seeds import pictures
+from vgg16gpu_lab.measure.bench_rig import BenchRig
+from vgg16gpu_lab.measure.measure import Effort, Status
+from vgg16gpu_lab.network.host import SequentialNet
+from vgg16gpu_lab.network.plain_model import plain_model
+from vgg16gpu_lab.variants import variants
 
 EFFORT = Effort(seconds=0.0, samples=3, limit=1.0, cold=False)
 HEIGHT, WIDTH = 12, 20

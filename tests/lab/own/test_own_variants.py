@@ -9,11 +9,11 @@ import pytest
 
 from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.own import template
-from vgg16gpu.lab.own.own_variants import own_variants
-from vgg16gpu.lab.own.template import write_template
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.own import template
+from vgg16gpu_lab.own.own_variants import own_variants
+from vgg16gpu_lab.own.template import write_template
+from vgg16gpu_lab.problem import Problem
 
 
 @pytest.mark.parametrize("problem", random_problems("template", 8), ids=problem_id)

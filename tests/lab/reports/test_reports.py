@@ -21,12 +21,12 @@ from vgg16gpu.compiler.lowering.base import scalars
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.probe import find_toolkits
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.lab.ladder.layers import Site
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.network.pools import run_pool
-from vgg16gpu.lab.problem import Array, Problem
-from vgg16gpu.lab.variants import variants
 from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu_lab.ladder.layers import Site
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.network.pools import run_pool
+from vgg16gpu_lab.problem import Array, Problem
+from vgg16gpu_lab.variants import variants
 
 OURS = {variant.name: variant for variant in variants()}
 ONE_CHANNEL_OUT = Problem(1, 3, 31, 31, 1, padding=1)  # S1's and S2's kind

@@ -1,4 +1,4 @@
-"""kernels/lab/direct/constant_weights.cu: as many weights as fit, and no more."""
+"""lab/kernels/lab/direct/constant_weights.cu: as many weights as fit, and no more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct.constant_weights import VARIANTS
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct.constant_weights import VARIANTS
 
 (VARIANT,) = VARIANTS
 FULL = Problem(1, 64, 5, 6, 256, kernel=1)  # 64 KiB of weights

@@ -1,4 +1,4 @@
-"""kernels/lab/direct/direct_chw.cu: other mappings of threads compute the same bits."""
+"""lab/kernels/lab/direct/direct_chw.cu: other mappings of threads compute the same bits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants import variants
-from vgg16gpu.lab.variants.direct.direct_chw import VARIANTS
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants import variants
+from vgg16gpu_lab.variants.direct.direct_chw import VARIANTS
 
 (VARIANT,) = VARIANTS
 

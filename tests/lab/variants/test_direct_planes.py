@@ -1,4 +1,4 @@
-"""kernels/lab/direct/direct_planes.cu: the sums that it stores."""
+"""lab/kernels/lab/direct/direct_planes.cu: the sums that it stores."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct.direct_planes import VARIANTS
 from vgg16gpu.program.values import Pointer
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct.direct_planes import VARIANTS
 
 (VARIANT,) = VARIANTS
 

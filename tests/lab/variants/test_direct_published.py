@@ -1,4 +1,4 @@
-"""kernels/lab/direct/direct_published.cu: both faults are really there."""
+"""lab/kernels/lab/direct/direct_published.cu: both faults are really there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.direct.direct_published import VARIANTS
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import places
+from vgg16gpu_lab.variants.direct.direct_published import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import InvalidLaunchError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.gemm import gemm_basic
-from vgg16gpu.lab.variants.gemm.gemm_by_block import VARIANTS
+from vgg16gpu_lab.measure.trial import InvalidLaunchError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import places
+from vgg16gpu_lab.variants.gemm import gemm_basic
+from vgg16gpu_lab.variants.gemm.gemm_by_block import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -1,12 +1,12 @@
-"""kernels/lab/gemm/gemm_by_row.cu: a thread for each output channel."""
+"""lab/kernels/lab/gemm/gemm_by_row.cu: a thread for each output channel."""
 
 from __future__ import annotations
 
 import pytest
 
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.gemm.gemm_by_row import VARIANTS
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import places
+from vgg16gpu_lab.variants.gemm.gemm_by_row import VARIANTS
 
 (VARIANT,) = VARIANTS
 

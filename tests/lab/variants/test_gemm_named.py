@@ -1,4 +1,4 @@
-"""kernels/lab/gemm/gemm_named.cu: the machine code of gemm_shared.cu."""
+"""lab/kernels/lab/gemm/gemm_named.cu: the machine code of gemm_shared.cu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.reports.machine_code import cubin, section
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.lab.variants.gemm.gemm_named import VARIANTS
+from vgg16gpu_lab.variants.gemm.gemm_named import VARIANTS
 
 (VARIANT,) = VARIANTS
 BLOCKS = VARIANT.parameters["block"]
@@ -18,7 +18,7 @@ BLOCKS = VARIANT.parameters["block"]
 
 
 def machine_code(folder: Path, name: str, block: int) -> bytes:
-    """Of the kernel `name` in kernels/lab/<name>.cu for sm_90, as the product is compiled."""
+    """Of the kernel `name` in lab/kernels/lab/<name>.cu for sm_90, as the product is compiled."""
     text = read_source(f"lab/{name}.cu")
     return section(cubin(text, folder, f"-DBLOCK={block}").read_bytes(), f".text.{name}")
 

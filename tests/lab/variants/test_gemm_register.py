@@ -1,4 +1,4 @@
-"""kernels/lab/gemm/gemm_register.cu against float64, in every block and tile that fit into the registers."""
+"""lab/kernels/lab/gemm/gemm_register.cu against float64, in every block and tile that fit into the registers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.gemm.gemm_register import VARIANTS
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.gemm.gemm_register import VARIANTS
 
 (VARIANT,) = VARIANTS
 ANY = Problem(1, 3, 16, 16, 1)

@@ -10,11 +10,11 @@ import pytest
 from tests.lab.faults.edited import Fault
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Variant
-from vgg16gpu.lab.variants.gemm import gemm_named
-from vgg16gpu.lab.variants.gemm.gemm_shared import VARIANTS
+from vgg16gpu_lab.measure.trial import Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import Variant
+from vgg16gpu_lab.variants.gemm import gemm_named
+from vgg16gpu_lab.variants.gemm.gemm_shared import VARIANTS
 
 (VARIANT,) = VARIANTS
 BLOCKS = VARIANT.parameters["block"]

@@ -1,4 +1,4 @@
-"""kernels/lab/halo_*.cu: every width, alignment and block, the room that tiles take, and what a step changes."""
+"""lab/kernels/lab/halo_*.cu: every width, alignment and block, the room that tiles take, and what a step changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.lab.harness import check, problem_id
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.kernel_source import include_dirs, source_path
-from vgg16gpu.lab.experiment import Case, Choice
-from vgg16gpu.lab.experiments import s4
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Variant, places
-from vgg16gpu.lab.variants.halo import (
+from vgg16gpu.program.launches import Step
+from vgg16gpu_lab.experiment import Case, Choice
+from vgg16gpu_lab.experiments import s4
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import Variant, places
+from vgg16gpu_lab.variants.halo import (
     halo_edge,
     halo_even,
     halo_float4,
@@ -27,8 +28,7 @@ from vgg16gpu.lab.variants.halo import (
     halo_published,
     halo_shared,
 )
-from vgg16gpu.lab.variants.halo.launches import tile_nbytes
-from vgg16gpu.program.launches import Step
+from vgg16gpu_lab.variants.halo.launches import tile_nbytes
 
 MODULES = (halo_edge, halo_even, halo_float4, halo_shared, halo_prefetch, halo_oc_outside)
 VARIANTS = tuple(variant for module in MODULES for variant in module.VARIANTS)

@@ -1,4 +1,4 @@
-"""The column matrix of kernels/lab/gemm/im2col.cu bit for bit, and what all variants share that multiply with it."""
+"""The column matrix of im2col.cu bit for bit, and what all variants share that multiply with it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from tests.lab.harness import problem_id, random_problems
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.lab.measure.trial import InvalidLaunchError, RefusedError, Trial
-from vgg16gpu.lab.problem import Array, Problem
-from vgg16gpu.lab.variant import Launches, Variant, places
-from vgg16gpu.lab.variants.gemm import (
+from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu_lab.measure.trial import InvalidLaunchError, RefusedError, Trial
+from vgg16gpu_lab.problem import Array, Problem
+from vgg16gpu_lab.variant import Launches, Variant, places
+from vgg16gpu_lab.variants.gemm import (
     gemm_basic,
     gemm_by_block,
     gemm_by_column,
@@ -24,7 +25,6 @@ from vgg16gpu.lab.variants.gemm import (
     im2col,
     im2col_vector,
 )
-from vgg16gpu.program.values import Arena, Pointer
 
 MODES = (gemm_basic, gemm_shared, gemm_named, gemm_register)
 PARTITIONS = (gemm_by_row, gemm_by_column, gemm_by_block)

@@ -1,4 +1,4 @@
-"""kernels/lab/direct/several_channels.cu: groups of output channels, whole and not."""
+"""lab/kernels/lab/direct/several_channels.cu: groups of output channels, whole and not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct.several_channels import VARIANTS
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct.several_channels import VARIANTS
 
 (VARIANT,) = VARIANTS
 

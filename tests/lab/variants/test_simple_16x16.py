@@ -1,4 +1,4 @@
-"""kernels/lab/direct/simple_16x16.cu: sizes about that of a block."""
+"""lab/kernels/lab/direct/simple_16x16.cu: sizes about that of a block."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct.simple_16x16 import VARIANTS
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct.simple_16x16 import VARIANTS
 
 (VARIANT,) = VARIANTS
 

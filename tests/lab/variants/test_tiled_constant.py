@@ -7,11 +7,11 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct import tiled_shared
-from vgg16gpu.lab.variants.direct.tiled_constant import VARIANTS
 from vgg16gpu.program.values import Pointer
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct import tiled_shared
+from vgg16gpu_lab.variants.direct.tiled_constant import VARIANTS
 
 (VARIANT,) = VARIANTS
 (TILED,) = tiled_shared.VARIANTS

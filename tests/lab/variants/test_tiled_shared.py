@@ -1,4 +1,4 @@
-"""kernels/lab/direct/tiled_shared.cu: tiles that fill and do not, and those that are too large."""
+"""lab/kernels/lab/direct/tiled_shared.cu: tiles that fill and do not, and those that are too large."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.direct.tiled_shared import VARIANTS
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.direct.tiled_shared import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -11,11 +11,11 @@ import pytest
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.lab.measure.dry_run.process import Guarded
-from vgg16gpu.lab.measure.trial import MAX_THREADS, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Variant, places
-from vgg16gpu.lab.variants import variants
+from vgg16gpu_lab.measure.dry_run.process import Guarded
+from vgg16gpu_lab.measure.trial import MAX_THREADS, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import Variant, places
+from vgg16gpu_lab.variants import variants
 
 VARIANTS = tuple(variant for variant in variants() if not variant.hopper)  # those have tests of their own
 SMALL = (

@@ -1,4 +1,4 @@
-"""kernels/lab/wgmma_smallest.cu: on Hopper against float64; elsewhere what is launched, and why it is refused."""
+"""lab/kernels/lab/wgmma_smallest.cu: on Hopper against float64; elsewhere what is launched, and why it is refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.lab.harness import check, problem_id
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.lab.measure.trial import RefusedError, guarded
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.wgmma_smallest import VARIANTS
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu_lab.measure.trial import RefusedError, guarded
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variant import places
+from vgg16gpu_lab.variants.wgmma_smallest import VARIANTS
 
 (VARIANT,) = VARIANTS
 PROBLEMS = (

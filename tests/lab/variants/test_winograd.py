@@ -1,4 +1,4 @@
-"""kernels/lab/winograd.cu: odd and even sizes, each tap, its error, and what it does not do."""
+"""lab/kernels/lab/winograd.cu: odd and even sizes, each tap, its error, and what it does not do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.measure.trial import RefusedError, Trial
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.winograd import VARIANTS
+from vgg16gpu_lab.measure.trial import RefusedError, Trial
+from vgg16gpu_lab.problem import Problem
+from vgg16gpu_lab.variants.winograd import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -179,20 +179,21 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
-    headers = [path.read_bytes() for path in kernel_source.headers()]
+    contents = functools.cache(Path.read_bytes)
     sources = {unit: kernel_source.source_path(unit.source) for unit in unique}
-    flags, cache = compiler.flags(check), KernelCache("cpu")
-    everywhere: list[bytes | str] = [*headers, repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
+    flags, kept = compiler.flags(check), KernelCache("cpu")
+    everywhere: list[bytes | str] = [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
 
     def key(unit: Unit) -> list[bytes | str]:
         place = str(sources[unit]) if check else ""  # debug information names the file
-        return [sources[unit].read_bytes(), place, repr(unit.defines), *everywhere]
+        headers = [contents(path) for path in kernel_source.headers(unit.source)]
+        return [sources[unit].read_bytes(), place, repr(unit.defines), *headers, *everywhere]
 
     def library(unit: Unit) -> Found:
-        return cache.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))
+        return kept.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))
 
     # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
-    there = {unit: found for unit in unique if (found := cache.find(key(unit), ".so"))}
+    there = {unit: found for unit in unique if (found := kept.find(key(unit), ".so"))}
     missing = [unit for unit in unique if unit not in there]
     if len(missing) == 1:
         return {**there, missing[0]: library(missing[0])}

@@ -83,6 +83,7 @@ class CubinCompiler:
     def __init__(self, compute_capability: tuple[int, int]) -> None:
         self.arch = architecture(compute_capability)
         self._cache = KernelCache("cuda")
+        self._headers: dict[tuple[Path, ...], tuple[bytes, ...]] = {}
 
     def cubins(self, units: Iterable[Unit]) -> dict[Unit, bytes]:
         """The cubin of each unit; what is missing is compiled in parallel.
@@ -111,13 +112,15 @@ class CubinCompiler:
     def _identity(self) -> bytes | None:
         return compiler_identity(self._nvcc).encode() if self._nvcc else None
 
-    @cached_property
-    def _header_parts(self) -> tuple[bytes, ...]:
-        files = kernel_source.headers()
-        return tuple(part for path in files for part in (kernel_source.source_name(path).encode(), path.read_bytes()))
+    def _header_parts(self, files: tuple[Path, ...]) -> tuple[bytes, ...]:
+        if files not in self._headers:
+            named = ((kernel_source.source_name(path).encode(), path.read_bytes()) for path in files)
+            self._headers[files] = tuple(part for pair in named for part in pair)
+        return self._headers[files]
 
     def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
-        return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)
+        headers = self._header_parts(kernel_source.headers(unit.source))
+        return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *headers)
 
     def _cached(self, key: tuple[str | bytes, ...]) -> bytes | None:
         found = self._cache.find(key, _SUFFIX, self._is_ours)

@@ -1,0 +1,24 @@
+"""One page of a folder that has everything."""
+
+import pytest
+
+from tests.lab.report.records import without_matplotlib, write_all
+from vgg16gpu_lab.report.folder import find_results
+from vgg16gpu_lab.report.page import page
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return write_all(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture
+def no_pictures():
+    """Nothing is drawn, which takes most of the time of a page."""
+    with without_matplotlib():
+        yield
+
+
+@pytest.fixture(scope="session")
+def full(folder):
+    return page(find_results([folder]))

@@ -1,0 +1,148 @@
+"""The small parts: markup, numbers, colours, highlighting, reading order, rooflines."""
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.lab.report.parsed import Page
+from vgg16gpu_lab.report.html.highlight import highlight
+from vgg16gpu_lab.report.html.markup import element, error, joined, number, table
+from vgg16gpu_lab.report.html.style import CSS
+from vgg16gpu_lab.report.sections import sources
+from vgg16gpu_lab.report.sections.roofline import Dot, Roof, draw
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert element("p", "a < b", element("b", "&"), None) == "<p>a &lt; b<b>&amp;</b></p>"
+    assert element("p", class_='"', open=True, hidden=False) == '<p class="&quot;" open></p>'
+    assert element("text", text_anchor=3) == '<text text-anchor="3"></text>'
+    assert element("img", src="x") == '<img src="x">'
+    assert joined(["<", element("i")]) == "&lt;<i></i>"
+
+
+def test_a_row_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="zip"):
+        table(["a", "b"], [["1"]])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((None, "-"), (0, "0"), (1234567.0, "1,234,567"), (100.4, "100"), (12.345, "12.3"), (2.0, "2.00")),
+        *((99.96, "100"), (0.00123, "0.00123"), (0.00001234, "1.2e-05"), (-3.0, "-3.00")),
+    ],
+)
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+def test_errors():
+    assert (error(None), error(1.23e-6)) == ("-", "1.2e-06")
+
+
+def luminance(colour):
+    digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_colour_of_text_can_be_read(scheme):
+    colours = dict(re.findall(r"--(\w+): #(\w+)", CSS.split("@media (prefers-color-scheme: dark)")[scheme]))
+    for name in ("ink", "soft", "link", "good", "bad", "comment", "word", "text", "directive"):
+        for ground in ("paper", "panel"):
+            high, low = sorted((luminance(colours[name]), luminance(colours[ground])), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (name, ground)
+
+
+def test_highlighting_keeps_the_text():
+    text = '#include "a.cuh"  // a < b\n/* two\nlines */ const char* s = "if // \\" no"; int iffy = \'"\';\n'
+    shown = highlight(text)
+    assert Page(shown).sections[""] == text
+    for kind, token in (("d", "#include"), ("c", "// a &lt; b"), ("k", "const"), ("k", "int")):
+        assert f'<span class="{kind}">{token}</span>' in shown
+    assert ">if<" not in shown
+
+
+def test_the_reading_order_is_that_of_the_tour():
+    tour = (ROOT / "docs" / "kernels.md").read_text().split("## Reading order")[1].split("\n## ")[0]
+    cells = (line.split("|")[1] for line in tour.splitlines() if line.startswith("| `"))
+    named = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+    common = [name for name in named if name in sources.READING]
+    assert common == list(sources.READING)
+
+
+def test_a_header_comes_before_what_includes_it_and_the_lab_is_in_its_order():
+    plain, lab, ladder, engine, shim = (group.names for group in sources.groups())
+    assert plain == ("plain/conv3x3_relu.cu", "plain/gemm_reduce.cu", "plain/maxpool2x2.cu")
+    assert lab[0] == "lab/direct_hwc.cu"
+    assert lab.index("lab/halo.cuh") + 1 == lab.index("lab/halo_edge.cu")
+    assert ladder[0] == "ladder/channel_partials.cu"
+    assert engine[:4] == ("common.cuh", "early_start.cuh", "hopper.cuh", "wgmma.cuh")
+    assert shim[0] == "cpu_shim.h"
+    everything = [*plain, *lab, *ladder, *engine, *shim]
+    assert len(set(everything)) == len(everything)
+
+
+# Rooflines
+
+ROOF = Roof(4e12, 6e13, 3.3e14)
+
+
+def texts(chart):
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)</text>', chart)
+    return [(float(x), float(y), anchor, text) for x, y, anchor, text in found]
+
+
+def box(x, y, anchor, text):
+    width = 6.5 * len(text)
+    left = x - {"start": 0, "middle": width / 2, "end": width}[anchor]
+    return left, y - 10, left + width, y + 2
+
+
+@pytest.mark.parametrize("count", [1, 13, 25])
+def test_no_text_lies_over_another_though_dots_do(count):
+    dots = [Dot(place, f"step {place}", 300 * (1 + place % 3 / 100), 2e14) for place in range(count)]
+    chart = draw([*dots, Dot(count, "gemm", 0.5, 2e12)], ROOF, "all")
+    found = texts(chart)
+    assert chart.count("<circle") == count + 1
+    assert [text for *_, text in found][-count - 1 :] == [str(place) for place in range(count + 1)]
+    for one, other in combinations([box(*each) for each in found], 2):
+        assert one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3], (one, other)
+
+
+def test_dots_are_below_what_bounds_them():
+    bound, free = Dot(0, "at the roof", 1.0, 4e12), Dot(1, "half of it", 1.0, 2e12)
+    chart = draw([bound, free], ROOF, "two")
+    heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', chart)]
+    assert heights[0] < heights[1]
+    x1, x2, y1, y2 = slope(chart)
+    x = float(re.search(r'cx="([\d.]+)"', chart).group(1))
+    assert y1 + (y2 - y1) * (x - x1) / (x2 - x1) == pytest.approx(heights[0], abs=0.3)
+
+
+def slope(chart):
+    """Ends of memory's roof: the first bound that is drawn."""
+    names = ("x1", "x2", "y1", "y2")
+    line = re.search(r'<line class="bound"[^>]*>', chart).group()
+    return tuple(float(re.search(rf'{name}="([\d.]+)"', line).group(1)) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("roof", "words", "absent"),
+    [
+        (ROOF, ["copy 4,000 GB/s", "tensor cores 330 TFLOP/s", "FFMA 60.0 TFLOP/s"], ["GOP", "TOP"]),
+        (Roof(4e12, None, 2e15, "OP"), ["tensor cores 2,000 TOP/s", "OP/byte"], ["FFMA"]),
+        (Roof(2e10, 5e11, None), ["FFMA 500 GFLOP/s", "copy 20.0 GB/s"], ["tensor"]),
+    ],
+)
+def test_roofs_are_named_with_their_units(roof, words, absent):
+    chart = draw([Dot(1, "step", 10.0, 1e11)], roof, "title")
+    assert all(word in chart for word in words)
+    assert not any(word in chart for word in absent)
+    assert not Page(chart).faults

@@ -1,1 +1,0 @@
-"""The convolution lab: published experiments on GPU convolutions, run again, judged and drawn."""

@@ -1,5 +1,0 @@
-"""lab/measure/trial.py by the name that tests of own variants know."""
-
-from vgg16gpu.lab.measure.trial import Trial
-
-__all__ = ["Trial"]
