@@ -104,7 +104,7 @@ def _ms(record: Content) -> str:
 def short_table(bench: Content, public: Content | None = None) -> str:
     """Return a row for each precision and arithmetic of one card, ours and the best peer's in one cell.
 
-    `public` is a record of tests/measure/public_api.py of the same card: a column of what a caller gets at batch 1.
+    `public` is a record of testbench/measure/public_api.py of the same card: a column of what a caller gets at batch 1.
     """
     text = head(bench, "ms per batch: **ours** / best peer's", [_CALLED] if public else [])
     for match in matches(bench):
@@ -268,7 +268,7 @@ def _gap(absent: Content) -> str:
 
 
 def plain_table(plain: Content) -> str:
-    """Return the layers of a record of tests/measure/plain_path.py beside the engine's, a pool with what it pools."""
+    """Return the layers of a record of testbench.measure.plain_path beside the engine's, a pool with what it pools."""
     engines = list(plain["engine"])
     text = row("ms", ["kernels/plain", *(f"engine, {precision}" for precision in engines)])
     text += row("---", ["---:"] * (1 + len(engines)))
@@ -308,7 +308,7 @@ def _named_layers(layers: Sequence[Content]) -> Iterator[tuple[str, list[Content
 
 
 def lpips_table(record: Content) -> str:
-    """Return a row for each way of a record of tests/measure/lpips_step.py, and a column for each form and size.
+    """Return a row for each way of a record of testbench/measure/lpips_step.py, and a column for each form and size.
 
     Of torch's two orders of memory the faster one stands in a cell. Memory and the gradient's distance are of the most
     pictures, and of the form that is fastest there.

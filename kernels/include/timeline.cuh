@@ -1,5 +1,5 @@
 // When a block has begun, has its first operands, its sums, the sums of others and is done, in a build that tells
-// (macro TIMELINE, `bench --timeline`); in any other these macros are nothing.
+// (macro TIMELINE, `testbench.timeline`); in any other these macros are nothing.
 //
 // timeline: 16 words for each block. Of event e words 2e and 2e + 1: nanoseconds of the whole device, which may go in
 // coarse steps, and a clock of the block's multiprocessor; 0 of what did not happen. Word 10: that multiprocessor.

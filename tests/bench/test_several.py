@@ -5,7 +5,6 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tests.support.small_photos import small_photos
 from vgg16gpu import EnginePool
 from vgg16gpu.bench.several import _counts
 from vgg16gpu.cli import cli
@@ -30,17 +29,6 @@ def test_arrays_in_memory(tmp_path):
     assert min(two["shares"]) > 0
     assert content["pictures"] is None
     assert content["environment"]["device"]["kind"] == "cpu"
-
-
-@pytest.mark.slow(reason="of a measure that authors run")
-def test_a_folder_to_rows(tmp_path):
-    folder = small_photos(tmp_path / "photos", 20)
-    result = bench("--repeats", 1, "--pipeline", folder, "--json")
-    assert result.exit_code == 0, result.output
-    runs = json.loads(result.stdout)["pictures"]
-    assert [run["devices"] for run in runs] == [1, 2]
-    assert all(run["rows"]["first"] for run in runs)
-    assert not any(run["failures"] for run in runs)
 
 
 def test_other_bits_are_told(monkeypatch):

@@ -143,8 +143,6 @@ CASES = [  # the words of a command, an option that writes, what it reads: the o
     (("bench", "m.onnx"), "--output", "m.onnx"),
     (("bench", "m.onnx"), "--plot", "m.onnx.int8.json"),
     (("bench", "m.onnx", "--compare", "bench.json"), "--output", "bench.json"),
-    (("bench", "m.onnx", "--pipeline", "photos"), "--output", "photos/0.png"),
-    (("bench", "m.onnx"), "--timeline", "m.onnx"),
     (("bench", "--server", "http://localhost:1", "--token-file", "token"), "--output", "token"),
     (("bench",), "--output", "models/vgg16.onnx"),
     (("tune", "m.onnx"), "--output", "m.onnx"),

@@ -64,7 +64,7 @@ def scores(options: argparse.Namespace) -> Iterator[stress_scores.Stressed]:
     """fp32 under stress, beside torch."""
     import torch  # here: the other parts do without
 
-    from tests.measure.torch_layers import network
+    from testbench.measure.torch_layers import network
 
     with Engine(options.model, device=options.device, batch=stress_scores.BATCH) as engine:
         device = options.device if options.device != "auto" else engine.device.facts.kind

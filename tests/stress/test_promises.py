@@ -184,7 +184,7 @@ def test_wrong_scales_come_from_wrong_samples(model, monkeypatch):
 
 def test_torch_computes_the_network(model):
     torch = pytest.importorskip("torch")
-    from tests.measure.torch_layers import apply, network
+    from testbench.measure.torch_layers import apply, network
 
     graph = Model(model).graph()
     x = np.random.default_rng(0).standard_normal((3, 3, SIDE, SIDE), np.float32)

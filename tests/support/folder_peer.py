@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from vgg16gpu.bench.peers.folder import FolderSetting
+from testbench.peers.folder import FolderSetting
 
 
 def main(asked: str, answer: str) -> None:

@@ -55,7 +55,7 @@ def test_public_names_are_where_they_were(statement: str) -> None:
             for name in ("conformance.suite", "fuzz.models", "sanitize.gpu", "stress.promises")
         ),
         *(
-            ([f"tests.measure.{name}", "--help"], 0, f"usage: python -m tests.measure.{name}")
+            ([f"testbench.measure.{name}", "--help"], 0, f"usage: python -m testbench.measure.{name}")
             for name in ("accuracy", "cold_start", "host_path", "sweep_conv")
         ),
     ],

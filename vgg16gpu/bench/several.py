@@ -1,23 +1,18 @@
-"""How several devices share the work: arrays in memory, and a folder of pictures to rows, beside one of the devices."""
+"""How several devices share arrays in memory, beside one of the devices."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.bench.measure.environment import environment, gpu_readings
-from vgg16gpu.bench.pipeline.wanted import Wanted as WantedPictures
-from vgg16gpu.bench.pipeline.wanted import Work
-from vgg16gpu.bench.pipeline.whole_runs import run_whole
 from vgg16gpu.bench.records.content import model_identity
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu.cluster.pool import EnginePool
@@ -27,7 +22,6 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.runtime.engine import Engine
 
 SCHEMA: Final = 1
@@ -43,7 +37,7 @@ Images = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. devices: names, as --devices has them. folder: of pictures, to be measured too; None: none."""
+    """What to measure. devices: names, as --devices has them."""
 
     model: Model
     devices: tuple[str, ...]
@@ -53,7 +47,6 @@ class Wanted:
     batch: int | None
     repeats: int = REPEATS
     seconds: float = SECONDS
-    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ def measure_several(wanted: Wanted, say: Say) -> Content:
         "repeats": wanted.repeats,
         "seconds": wanted.seconds,
         "streams": [_fields(run, runs) for run in runs],
-        "pictures": _pictures(wanted, names, say) if wanted.folder else None,
+        "pictures": None,
         "failures": [
             f"{run.precision}: {run.devices} devices give other bits than one" for run in runs if not run.by_one
         ],
@@ -181,28 +174,3 @@ def _told(pool: EnginePool) -> dict[str, Any]:
 def _fields(run: Streamed, runs: Sequence[Streamed]) -> dict[str, Any]:
     one = next(other for other in runs if other.precision == run.precision and other.devices == 1)
     return {**asdict(run), "images_per_s": run.per_s, "times_one": run.per_s / one.per_s}
-
-
-def _pictures(wanted: Wanted, names: Sequence[str], say: Say) -> list[dict[str, Any]]:
-    """Whole runs of `infer` on a folder, on one of the devices and on all."""
-    assert wanted.folder is not None
-    work = Work.of(
-        WantedPictures(
-            wanted.folder,
-            wanted.model,
-            names[0],
-            wanted.precisions,
-            wanted.kernels,
-            wanted.size,
-            wanted.batch,
-            wanted.repeats,
-        )
-    )
-    found = []
-    with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
-        for precision in wanted.precisions:
-            for count in (1, len(names)):
-                several = replace(work, wanted=replace(work.wanted, devices=tuple(names[:count])))
-                runs = run_whole(several, precision, CPU, Path(folder), say)
-                found.append({**runs.fields(), "devices": count, "failures": list(runs.failures)})
-    return found

@@ -76,29 +76,8 @@ class Terminated(BaseException):
         self.number = signal.Signals(number)
 
 
-class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is called, and turns errors into one line and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The subcommands in the order of `COMMANDS`."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return one subcommand; None for an unknown name. Raises InputError without its package."""
-        if cmd_name not in COMMANDS:
-            return None
-        place = COMMANDS[cmd_name][0]
-        if place.startswith("./"):
-            command = _command_of_package(cmd_name, place)
-        else:
-            command = getattr(importlib.import_module(f"vgg16gpu.cli.{place}"), f"{cmd_name}_command")
-        _tell_exit_codes(command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list in --help, without importing anything."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+class OneLineErrors(click.Command):
+    """A command that turns errors into one line and an exit code."""
 
     def main(  # type: ignore[override]  # always "standalone": it ends the process
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -139,6 +118,31 @@ class LazyGroup(click.Group):
                 fail("the working folder was deleted; change to another one", EXIT_USAGE)
             fail(f"{error.filename or 'reading or writing a stream'}: {error.strerror or error}", EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class LazyGroup(OneLineErrors, click.Group):
+    """A group that imports a subcommand when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The subcommands in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one subcommand; None for an unknown name. Raises InputError without its package."""
+        if cmd_name not in COMMANDS:
+            return None
+        place = COMMANDS[cmd_name][0]
+        if place.startswith("./"):
+            command = _command_of_package(cmd_name, place)
+        else:
+            command = getattr(importlib.import_module(f"vgg16gpu.cli.{place}"), f"{cmd_name}_command")
+        _tell_exit_codes(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list in --help, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 def _command_of_package(name: str, folder: str) -> click.Command:
@@ -228,8 +232,8 @@ def cli(ctx: click.Context, verbose: int, quiet: bool) -> None:
         ctx.exit(EXIT_USAGE)
 
 
-def main() -> NoReturn:
-    """Entry point of `vgg16gpu` and `python -m vgg16gpu`."""
+def main(command: OneLineErrors = cli, name: str = "vgg16gpu") -> NoReturn:
+    """Run a command as a program: `vgg16gpu` and `python -m vgg16gpu`, and the programs of testbench/."""
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)  # all that is left goes with the process: looking there for garbage took 0.1 s
     warnings.showwarning = _show_warning
@@ -240,7 +244,7 @@ def main() -> NoReturn:
             signal.signal(number, _terminate)
     try:
         try:
-            cli.main()
+            command.main(prog_name=name)
         finally:
             _change_nothing_more(sys.exception())
     except KeyboardInterrupt:

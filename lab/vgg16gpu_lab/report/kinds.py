@@ -17,7 +17,7 @@ class Kind(Enum):
 
     LADDER = "ladder"
     BENCHMARK = "bench"
-    PIPELINE = "bench --pipeline"
+    PIPELINE = "testbench.pipeline"
     LAB = "lab run"
     USAGE = "lab list --kernels"
     PROFILE = "lab profile"

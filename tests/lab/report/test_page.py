@@ -143,7 +143,7 @@ def test_sections(parsed, section, parts):
     [
         ("ladder", "vgg16gpu ladder --output"),
         ("benchmarks", "vgg16gpu bench --output"),
-        ("pipeline", "vgg16gpu bench --pipeline DIR --output"),
+        ("pipeline", "python -m testbench.pipeline MODEL --pictures DIR --output"),
         ("rooflines", "vgg16gpu bench --output"),
         ("lab", "vgg16gpu lab run all --output"),
         ("claims", "vgg16gpu lab run all --output"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,17 +17,12 @@ from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import Wanted
 from vgg16gpu.bench.records.plot import write_plot
 from vgg16gpu.bench.records.record import Content, read
-from vgg16gpu.bench.serving.bodies import FORMS
-from vgg16gpu.bench.serving.peer import NAME as FASTAPI
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
-from vgg16gpu.cli.bench.deliver import deliver
+from vgg16gpu.cli.bench.deliver import deliver, progress
 from vgg16gpu.cli.bench.options import Options
-from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
-from vgg16gpu.cli.bench.server import measure_server
 from vgg16gpu.cli.bench.several import measure_devices
-from vgg16gpu.cli.bench.timeline import draw_timeline
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
@@ -41,56 +35,24 @@ from vgg16gpu.cli.common.options import (
     precisions_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import Real, Whole, parse_cores, parse_counts, parse_names
-from vgg16gpu.cli.common.show import console
+from vgg16gpu.cli.common.parsing import Real, Whole, parse_counts, parse_names
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.pictures.choices import CPU, GPU
 from vgg16gpu.runtime.engine import Engine
 
-_AGAINST_HELP = (
-    f"Also measure, in turns with ours, each in its own process, with commas: {', '.join(PEERS)}; "
-    f"with --server {FASTAPI}."
-)
+_AGAINST_HELP = f"Also measure, in turns with ours, each in its own process, with commas: {', '.join(PEERS)}."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
-_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds; of --pipeline 3."
-_SECONDS_HELP = (
-    "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU; of --pipeline 3, for the engine alone."
-)
+_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
+_SECONDS_HELP = "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU."
 _SUSTAINED_HELP = (
     f"Also measure at batch {FROM_BATCH} and more after so many seconds of load; 0: not. "
     "Default: 3 on a GPU, 0 on a CPU."
 )
 _COLD_START_HELP = "Also time infer, in fp32 on kernels auto, in a process of its own from start to answer."
 _COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes minutes."
-_PIPELINE_HELP = (
-    "Measure instead the road from a folder of pictures to rows of a CSV: each stage alone, whole runs of infer, with "
-    "--against torch DataLoader and nvJPEG."
-)
-_TIMELINE_HELP = (
-    "Draw instead, as .html, when each block of a run (of --batch 1) begins, has its operands, its sums, and ends, on "
-    "which multiprocessor: by kernels that note it."
-)
-_SERVER_HELP = (
-    "Measure instead a server of KServe v2 at http://HOST:PORT: answers a second, and how long clients wait. MODEL is "
-    "then what --against loads, --batch the images of a request, --seconds that of each load (5)."
-)
-_CLIENTS_HELP = "With --server, so many clients that wait for their answers. Default: 1,8,32; with --rates none."
-_RATES_HELP = (
-    "With --server, requests a second that arrive at random and wait for nobody. Latency counts from when one was "
-    "meant to be sent. Default: 25, 50 and 80 % of the most that the clients reached."
-)
-_BODIES_HELP = "With --server, what requests hold: jpeg (as BYTES), uint8, fp32 (tensors). Default: the first two."
-_CONNECTIONS_HELP = "With --server and rates, connections in all. Default: 128."
-_PROCESSES_HELP = "With --server, processes of clients. Default: half of the cores, or those of --client-cores."
-_CORES_HELP = "With --server, the cores that clients stay on, as 8-15 or 4,5: a server here has the others to itself."
-_PICTURES_HELP = "With --server, a folder whose pictures are sent in place of made ones."
-_TOKEN_HELP = "With --server, a file whose first line is the token."
-_DECODERS_HELP = "With --pipeline, who decodes JPEG, with a comma for both: cpu, gpu. Default: cpu."
-_MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each a run: 1000,10000."
 
 
 @click.command("bench", cls=WritingCommand)
@@ -106,22 +68,9 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--repeats", type=Whole(1), help=_REPEATS_HELP)
 @click.option("--seconds", type=Real(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
 @click.option("--sustained", type=Real(0), metavar="SECONDS", help=_SUSTAINED_HELP)
-@click.option("--against", callback=parse_names((*PEERS, FASTAPI)), metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
-@click.option("--pipeline", type=click.Path(path_type=Path), metavar="DIR", help=_PIPELINE_HELP)
-@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help=_TIMELINE_HELP)
-@click.option("--memory", callback=parse_counts, metavar="COUNTS", help=_MEMORY_HELP)
-@click.option("--decode", callback=parse_names((CPU, GPU)), metavar="NAMES", help=_DECODERS_HELP)
-@click.option("--server", metavar="URL", help=_SERVER_HELP)
-@click.option("--clients", callback=parse_counts, metavar="COUNTS", help=_CLIENTS_HELP)
-@click.option("--rates", callback=parse_counts, metavar="RATES", help=_RATES_HELP)
-@click.option("--bodies", callback=parse_names(FORMS), metavar="NAMES", help=_BODIES_HELP)
-@click.option("--connections", type=Whole(1), metavar="N", help=_CONNECTIONS_HELP)
-@click.option("--processes", type=Whole(1), metavar="N", help=_PROCESSES_HELP)
-@click.option("--client-cores", callback=parse_cores, metavar="CORES", help=_CORES_HELP)
-@click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help=_PICTURES_HELP)
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help=_TOKEN_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
@@ -132,28 +81,20 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
-    timed. With --outputs that much of the model is measured, and the first value is checked. With --pipeline the road
-    from pictures to rows is measured in place of that: all of it, and each stage alone; with --devices how several
-    devices share arrays in memory and, with --pipeline, a folder; with --server a server, from outside. MODEL is an
-    ONNX file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores
-    are wrong or --compare finds a median slower, 2 when none are right: then nothing is measured.
+    timed. With --outputs that much of the model is measured, and the first value is checked. With --devices it is
+    measured in place of that how several devices share arrays in memory. MODEL is an ONNX file, or 'digits'; without
+    it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or --compare finds a
+    median slower, 2 when none are right: then nothing is measured.
     """
     options = Options(**values)
     options.check()
-    if options.server:
-        ctx.exit(measure_server(options, _progress(options)))
-    if options.timeline:
-        draw_timeline(options, _progress(options))
-        ctx.exit(0)
     if options.devices:
-        ctx.exit(measure_devices(options, _progress(options)))
-    if options.pipeline:
-        ctx.exit(measure_pipeline(options, _progress(options)))
+        ctx.exit(measure_devices(options, progress(options)))
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
     given, shape = _sample(wanted)
     identity = model_identity(wanted.model.path, shape, wanted.outputs)
-    say = _progress(options)
+    say = progress(options)
 
     def check(engine: Engine) -> None:
         if old is not None and options.compare is not None:
@@ -186,7 +127,7 @@ def _compared(result: Content, old: Content | None, options: Options) -> tuple[R
 
 
 def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
-    deliver(result, options, print_result, write_plot)
+    deliver(result, options, print_result, write_plot, options.plot)
     if options.compare and not options.as_json:
         print_comparison(ratios, options.compare, options.threshold)
 
@@ -225,15 +166,3 @@ def _cold_start(
     say("cold starts")
     x = sample_inputs(shape)[0]
     return measure_cold_start(wanted.model.path, wanted.device, x, channels_last=given.channels_last)
-
-
-def _progress(options: Options) -> Callable[[str], None]:
-    """What tells a person at a terminal, or the log of a run that writes a file, how far it is."""
-    wanted = not options.as_json and (options.output is not None or console(stderr=True).is_terminal)
-    start = time.monotonic()
-
-    def say(text: str) -> None:
-        if wanted:
-            click.echo(f"bench {time.monotonic() - start:5.1f} s: {text} ...", err=True)
-
-    return say

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import click
 
-from vgg16gpu.bench.pipeline.wanted import PEERS as FOLDER_PEERS
 from vgg16gpu.bench.records.plot import check_plot
-from vgg16gpu.bench.serving.peer import NAME as FASTAPI
 from vgg16gpu.io.files import check_outputs
 
 
@@ -33,19 +31,6 @@ class Options:
     against: tuple[str, ...]
     compiled: bool
     cold_start: bool
-    pipeline: Path | None
-    timeline: Path | None
-    memory: tuple[int, ...]
-    decode: tuple[str, ...]
-    server: str | None
-    clients: tuple[int, ...]
-    rates: tuple[int, ...]
-    bodies: tuple[str, ...]
-    connections: int | None
-    processes: int | None
-    client_cores: tuple[int, ...]
-    pictures: Path | None
-    token_file: Path | None
     output: Path | None
     plot: Path | None
     compare: Path | None
@@ -54,22 +39,12 @@ class Options:
 
     def check(self) -> None:
         """Complain about options and files now rather than after minutes of measuring."""
-        if self.server:
-            self._check_server()
-        elif given := [name for name, value in self._of_a_server.items() if value is not None]:
-            raise click.UsageError(f"{', '.join(given)}: of --server URL; name a server, or leave them out")
-        if self.timeline:
-            self._check_timeline()
         if self.devices:
             self._check_devices()
-        if self.pipeline:
-            self._check_pipeline()
-        elif given := [name for name, value in self._of_a_folder.items() if value is not None]:
-            raise click.UsageError(f"{', '.join(given)}: of --pipeline DIR; name a folder of pictures, or leave it out")
         if self.outputs and (self.against or self.cold_start):
             named = "--against" if self.against else "--cold-start"
             raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
-        check_outputs({"--output": self.output, "--plot": self.plot, "--timeline": self.timeline})
+        check_outputs({"--output": self.output, "--plot": self.plot})
         if self.plot:
             check_plot(self.plot)
 
@@ -86,62 +61,13 @@ class Options:
             "--compare": self.compare,
         }
 
-    @property
-    def _of_a_server(self) -> dict[str, object]:
-        """What only the benchmark of a server takes; None where it is not given."""
-        return {
-            "--clients": self.clients or None,
-            "--rates": self.rates or None,
-            "--bodies": self.bodies or None,
-            "--connections": self.connections,
-            "--processes": self.processes,
-            "--client-cores": self.client_cores or None,
-            "--pictures": self.pictures,
-            "--token-file": self.token_file,
-            f"--against {FASTAPI}": self.against if FASTAPI in self.against else None,
-        }
-
-    @property
-    def _of_a_folder(self) -> dict[str, object]:
-        """What only the benchmark of one device and a folder takes; None where it is not given."""
-        return {"--memory": self.memory or None, "--decode": self.decode or None}
-
-    def _check_server(self) -> None:
-        others = {**self._of_one_model, "--devices": self.devices, "--pipeline": self.pipeline, "--size": self.size}
-        del others["--plot"]
-        others |= {**self._of_a_folder, "--repeats": self.repeats}
-        _refuse("--server measures a server that is there", others)
-        self._check_one_batch("--server")
-        if unknown := [name for name in self.against if name != FASTAPI]:
-            raise click.UsageError(f"--against {', '.join(unknown)}: --server is compared with {FASTAPI} alone")
-        if self.against and self.model is None:
-            raise click.UsageError(f"--against {FASTAPI} loads the model by itself: name the MODEL that is served")
-
-    def _check_one_batch(self, named: str) -> None:
-        if len(self.batches) > 1:
-            raise click.UsageError(f"{named} runs one batch size, and --batch has {len(self.batches)}; give one")
-
-    def _check_timeline(self) -> None:
-        others = {**self._of_one_model, "--devices": self.devices, "--pipeline": self.pipeline, "--server": self.server}
-        del others["--outputs"]
-        others |= {"--against": self.against or None, "--seconds": self.seconds, "--repeats": self.repeats}
-        _refuse("--timeline draws a run of one device", others)
-        self._check_one_batch("--timeline")
-
     def _check_devices(self) -> None:
-        others: dict[str, object] = {"--against": self.against or None, **self._of_a_folder}
-        if not self.pipeline:
-            others |= self._of_one_model
-        _refuse("--devices measures how several share the work", others)
-        self._check_one_batch("--devices")
-
-    def _check_pipeline(self) -> None:
-        _refuse("--pipeline measures a folder to its rows", self._of_one_model)
-        self._check_one_batch("--pipeline")
-        if unknown := [name for name in self.against if name not in FOLDER_PEERS]:
-            raise click.UsageError(
-                f"--against {', '.join(unknown)}: --pipeline is compared with {', '.join(FOLDER_PEERS)} alone"
-            )
+        _refuse(
+            "--devices measures how several share the work",
+            {"--against": self.against or None, **self._of_one_model},
+        )
+        if len(self.batches) > 1:
+            raise click.UsageError(f"--devices runs one batch size, and --batch has {len(self.batches)}; give one")
 
 
 def _refuse(what: str, others: Mapping[str, object]) -> None:

@@ -27,16 +27,16 @@ def measure_devices(options: Options, say: Callable[[str], None]) -> int:
         max(options.batches, default=None),
         options.repeats or REPEATS,
         options.seconds or SECONDS,
-        options.pipeline,
     )
     result = measure_several(wanted, say)
     for failure in result["failures"]:
         tell(failure)
-    deliver(result, options, _print)
+    deliver(result, options, print_several)
     return EXIT_CHECK_FAILED if result["failures"] else 0
 
 
-def _print(result: Content) -> None:
+def print_several(result: Content) -> None:
+    """Print how arrays and, where a folder was measured too, its pictures were shared."""
     screen = console()
     columns = ["precision", "devices", "images/s", "times one", "shares"]
     shown = table(columns, right=columns[1:4])

@@ -18,7 +18,7 @@ import click
 from vgg16gpu.errors import Error
 from vgg16gpu.io.foreign.outputs import Named, file_of, refuse_read_files
 
-WRITTEN: Final = ("output", "plot", "timeline", "table", "sample", "access_log")  # parameters, each a file
+WRITTEN: Final = ("output", "plot", "table", "sample", "access_log")  # parameters, each a file
 WRITTEN_FOLDERS: Final = {"save": ("input.txt", "output.txt")}  # parameters, each a folder, and files in it
 _RECORD: Final = ".run.json"
 _BESIDE: Final = (_RECORD, ".partial")  # what lies beside results, and is written with them

@@ -1,10 +1,10 @@
-"""What `bench --pipeline` wrote: stages beside each other, whole runs beside others, what they have of the ceiling."""
+"""What `testbench.pipeline` wrote: stages beside each other, whole runs beside others, their share of the ceiling."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgg16gpu.bench.pipeline.content import command, way
+from testbench.pipeline.content import command, way
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu_lab.report.folder import Record, Results, each
 from vgg16gpu_lab.report.html.markup import NONE, Html, element, fold, joined, missing, number, paragraph, table
@@ -15,7 +15,7 @@ from vgg16gpu_lab.report.sections.benchmark import described, origin
 def pipelines(results: Results) -> Html:
     """A part for every record."""
     found = each(results.records(Kind.PIPELINE), _pipeline)
-    made = f"vgg16gpu bench --pipeline DIR --output {results.folder / 'pipeline.json'}"
+    made = f"python -m testbench.pipeline MODEL --pictures DIR --output {results.folder / 'pipeline.json'}"
     return joined(found) if found else missing("the road from a folder to rows", made)
 
 

@@ -1,0 +1,1 @@
+"""Peers of what only this project measures: folders of pictures, servers."""

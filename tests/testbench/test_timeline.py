@@ -1,0 +1,133 @@
+"""testbench.timeline: what instrumented kernels say, and the page and table that are made of it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from testbench.timeline.__main__ import timeline_command
+from testbench.timeline.measure import Launch, Timeline, Wanted, _stamped, measure
+from testbench.timeline.page import page
+from testbench.timeline.stamps import WORDS, BlockTimes
+from testbench.timeline.summary import lines
+from tests.support.kernel_harness import assert_same_bits
+from vgg16gpu import Engine
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.kernel_source import own_sources, read_source, source_name
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.program.values import Arena
+from vgg16gpu.zoo.generate import make_vgg
+
+
+@pytest.mark.alone
+def test_every_block_of_a_run_says_when_it_began_and_ended(device):
+    """In the order of the launches, and each event after the one before."""
+    wanted = Wanted(Model(digits_model()), device.facts.kind, ("fp32",), "auto", None, 4, repeats=4)
+    found = measure(wanted, "fp32")
+    told = [one for one in found.launches if one.blocks]
+    assert len(told) >= 8
+    assert found.span_us > 0
+    assert found.plain_us > 0
+    for one in told:
+        begun, done = one.blocks.times[:, 0], one.blocks.times[:, 4]
+        assert not np.isnan(begun).any()
+        assert not np.isnan(done).any()
+        present = np.where(np.isnan(one.blocks.times), -np.inf, one.blocks.times)
+        assert (np.maximum.accumulate(present, axis=1)[:, -1] <= done + 0.1).all()
+        assert (done >= begun).all()
+    ends = [np.nanmax(one.blocks.times) for one in told]
+    assert ends == sorted(ends)
+
+
+def test_instrumented_kernels_compute_the_same_bits(device):
+    x = np.random.default_rng(3).standard_normal((3, 1, 32, 32)).astype(np.float32)
+    with Engine(digits_model(), device=device.facts.kind, batch=3) as engine:
+        right = engine.run(x)
+        steps, places, count = _stamped(engine.program.all_steps())
+        assert sum(place is not None for place in places) >= 8
+        engine.device.build({step.kernel for step in steps})
+        room = engine.device.allocate(8 * WORDS * count)
+        (output,) = engine.program.outputs
+        engine.device.zero(engine.executor._bases[Arena.ACTIVATIONS] + output.pointer.offset, output.nbytes)
+        engine.executor.bind(steps, beside=room)()
+        engine.device.synchronize()
+        assert_same_bits(engine.executor.read(output), right)
+        engine.device.free(room)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_kernels_of_hopper_tell_too(hopper, tmp_path, precision, batch):
+    del hopper
+    path = tmp_path / "wide.onnx"
+    make_vgg(path, variant="vgg16", size=64, width=64, hidden=512, classes=100)
+    found = measure(Wanted(Model(path), "cuda", (precision,), "auto", None, batch, repeats=10), precision)
+    assert not [one.kernel for one in found.launches if one.blocks is None and "wgmma" in one.kernel]
+    for one in found.launches:
+        if one.blocks:
+            assert not np.isnan(one.blocks.times[:, 0]).any()
+            assert not np.isnan(np.nanmax(one.blocks.times[:, 2:], axis=1)).any()
+    assert 0.3 * found.plain_us < found.span_us < 3 * found.plain_us + 50
+
+
+@pytest.mark.parametrize(
+    "source", sorted(source_name(path) for path in own_sources() if "TIMELINE_PARAMETER" in path.read_text())
+)
+def test_who_tells_tells_all(source):
+    text = read_source(source)
+    if source.endswith(".cuh"):
+        return
+    for event in ("BEGUN", "SUMS_READY", "DONE"):
+        assert f"STAMP({event})" in text
+    assert len(re.findall(r"STAMP\(", text)) == len(re.findall(r"TIMED\(.*STAMP\(", text))  # none costs anybody else
+
+
+@pytest.fixture
+def made_up():
+    nan = np.nan
+    first = BlockTimes(np.array([[0, 1, 3, nan, 4], [0.5, 1.5, 3.5, nan, 6.0]]), np.array([4, 7]))
+    second = BlockTimes(np.array([[3.0, 7.0, 9.0, 9.5, 10.0]]), np.array([4]))
+    launches = (
+        Launch("a <b>", "k<1>", ("x",), first),
+        Launch("c", "silent", ("y",), None),
+        Launch("d", "m", (), second),
+    )
+    return Timeline("fp16", "a card", 1, launches, 12.5, {"date": "now"})
+
+
+def test_the_table(made_up):
+    first, second = lines(made_up)
+    assert first.numbers[:3] == (0, 6, 1)
+    np.testing.assert_allclose(first.numbers[3:], [1, 2, np.nan, 1.75, 1])
+    assert second.numbers == (3, 10, 1, 4, 2, 0.5, 0.5, 0)
+    assert made_up.span_us == 10
+
+
+def test_the_page_needs_nothing_else(made_up):
+    text = page("a & b", [made_up])
+    assert "a &amp; b" in text
+    assert "silent" in text
+    assert not re.search(r"(src|href)=|https?://|<b>", text)
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', text)
+    told = json.loads(data)
+    assert told["places"] == [4, 7]
+    assert told["launches"][0] == {
+        "label": "a <b> (k<1>)",
+        "blocks": [[4, 0, 1, 3, None, 4], [7, 0.5, 1.5, 3.5, None, 6]],
+    }
+
+
+def test_the_command(tmp_path):
+    output, drawn = tmp_path / "t.json", tmp_path / "t.html"
+    command = ["digits", "--device", "cpu", "--page", str(drawn), "--output", str(output)]
+    done = CliRunner().invoke(timeline_command, command)
+    assert done.exit_code == 0, done.output
+    assert "conv 3x3 1->16 + relu" in done.output
+    assert drawn.read_text().startswith("<!doctype html>")
+    (told,) = json.loads(output.read_text())["timelines"]
+    assert (told["precision"], told["batch"]) == ("fp32", 1)
+    assert told["launches"][0]["blocks"] > 0
