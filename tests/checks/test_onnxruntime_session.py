@@ -73,7 +73,7 @@ def test_without_onnxruntime(monkeypatch):
 def openings(root: Path) -> list[str]:
     """Where sources under `root` name what opens a session: as an attribute, a name, or something imported."""
     found = []
-    for folder in ("vgg16gpu", "tools", "tests", "models", "examples"):
+    for folder in ("vgg16gpu", "serving", "lab", "testbench", "tools", "tests", "models", "examples"):
         for path in sorted((root / folder).rglob("*.py")):
             place = path.relative_to(root)
             text = path.read_text(encoding="utf-8")

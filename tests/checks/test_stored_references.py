@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import make_references
 import numpy as np
 import pytest
 
+from testbench import make_references
 from vgg16gpu.checks import stored_references
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.stored_references import StoredReferences, find_stored, reference_files

@@ -4,11 +4,11 @@ import json
 import sys
 from dataclasses import replace
 
-import make_references
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from testbench import make_references
 from vgg16gpu.checks import stored_references
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.stored_references import StoredReferences, reference_files

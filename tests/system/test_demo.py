@@ -7,11 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import demo
-import make_references
 import numpy as np
 import pytest
 
+from testbench import demo, make_references
 from vgg16gpu.checks.stored_references import StoredReferences
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import structured_images

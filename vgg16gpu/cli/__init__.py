@@ -150,7 +150,10 @@ def _command_of_package(name: str, folder: str) -> click.Command:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it looks at every installed package
 
     for entry in entry_points(group=GROUP, name=name):
-        command: click.Command = entry.load()
+        try:
+            command: click.Command = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"{name} cannot be loaded: {error}; install it again: pip install {folder}") from error
         return command
     raise InputError(f"{name} is not installed: pip install {folder}, in a checkout of the repository")
 

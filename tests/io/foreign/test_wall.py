@@ -1,4 +1,4 @@
-"""The wall: what others wrote is read in vgg16gpu/io/foreign alone, by the sources themselves.
+"""The wall: what others wrote is read in vgg16gpu/io/foreign alone, by the sources of all three packages.
 
 What stands elsewhere is a reader of what this package wrote a moment ago, or ships: each with its reason. A new reader
 belongs into io/foreign; if it is one of these, its line says why.
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import vgg16gpu
-
-PACKAGE = Path(vgg16gpu.__file__).parent
-WALL = PACKAGE / "io" / "foreign"
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("vgg16gpu", "serving/vgg16gpu_serving", "lab/vgg16gpu_lab")
+WALL = ROOT / "vgg16gpu" / "io" / "foreign"
 
 JSON, ARRAYS, PICTURES = "json", "arrays", "pictures"
 READERS = {
@@ -40,30 +39,28 @@ PLUGIN = "ImagePlugin"  # Pillow's readers of single kinds
 
 # What reads there, and why nobody else has written it.
 OWN = {
-    "bench/peers/folder.py": "the setting and the answer of a process that it starts",
-    "bench/peers/serving_fastapi.py": "the setting that our benchmark gives it",
-    "bench/peers/folder_torch.py": "the peer that is measured: torch users open pictures so",
-    "checks/stored_references.py": "scores that the package ships",
-    "checks/doctor.py": "the answer of a process that it starts",
-    "devices/cuda/install/wheel.py": "a wheel that it has built, or had when it was built",
-    "devices/cuda/nvjpeg.py": "a picture that it has just made",
-    "devices/stages.py": "the log of a process that the benchmark starts",
-    "io/results/record.py": "its own record, to compare it with one that was read",
-    "io/results/whole_results.py": "an archive that it writes",
-    "lab/exercises/judge.py": "the task and the answer of a process that it starts",
-    "lab/lenet/data.py": "data that the package ships",
-    "lab/measure/dry_run/dry_run.py": "the answers of a process that it starts",
-    "lab/measure/dry_run/process.py": "the task that its parent gives it",
-    "lab/measure/profile.py": "what a process that it starts has written",
-    "lab/measure/profile_target.py": "the task that its parent gives it",
-    "pictures/loading/job.py": "the job that its parent gives it",
-    "pictures/loading/messages.py": "the lines of a process that it starts",
-    "zoo/digits.py": "data that the package ships",
+    "vgg16gpu/checks/stored_references.py": "scores that the package ships",
+    "vgg16gpu/checks/doctor.py": "the answer of a process that it starts",
+    "vgg16gpu/devices/cuda/install/wheel.py": "a wheel that it has built, or had when it was built",
+    "vgg16gpu/devices/cuda/nvjpeg.py": "a picture that it has just made",
+    "vgg16gpu/devices/stages.py": "the log of a process that the benchmark starts",
+    "vgg16gpu/io/results/record.py": "its own record, to compare it with one that was read",
+    "vgg16gpu/io/results/whole_results.py": "an archive that it writes",
+    "lab/vgg16gpu_lab/exercises/judge.py": "the task and the answer of a process that it starts",
+    "lab/vgg16gpu_lab/lenet/data.py": "data that the package ships",
+    "lab/vgg16gpu_lab/measure/dry_run/dry_run.py": "the answers of a process that it starts",
+    "lab/vgg16gpu_lab/measure/dry_run/process.py": "the task that its parent gives it",
+    "lab/vgg16gpu_lab/measure/profile.py": "what a process that it starts has written",
+    "lab/vgg16gpu_lab/measure/profile_target.py": "the task that its parent gives it",
+    "vgg16gpu/pictures/loading/job.py": "the job that its parent gives it",
+    "vgg16gpu/pictures/loading/messages.py": "the lines of a process that it starts",
+    "vgg16gpu/zoo/digits.py": "data that the package ships",
 }
 
 
 def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if WALL not in path.parents)
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return sorted(path for path in found if WALL not in path.parents)
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
@@ -103,7 +100,7 @@ def readers(source: str) -> list[tuple[str, int]]:
 def test_readers_stand_in_the_wall_alone() -> None:
     found = {}
     for path in sources():
-        where = str(path.relative_to(PACKAGE))
+        where = str(path.relative_to(ROOT))
         if where not in OWN and (uses := readers(path.read_text(encoding="utf-8"))):
             found[where] = uses
     assert found == {}, "read it by vgg16gpu/io/foreign, or say in OWN why nobody else has written it"
@@ -112,7 +109,7 @@ def test_readers_stand_in_the_wall_alone() -> None:
 @pytest.mark.parametrize("where", OWN)
 def test_each_exception_is_one(where: str) -> None:
     """None stays in the list that reads nothing any more."""
-    assert readers((PACKAGE / where).read_text(encoding="utf-8")), where
+    assert readers((ROOT / where).read_text(encoding="utf-8")), where
 
 
 @pytest.mark.parametrize(
