@@ -12,12 +12,18 @@ PYTEST_ARGS ?=
 
 ifeq ($(strip $(VENV)),)
 PY := $(PYTHON)
-SETUP := @$(PYTHON) tools/bootstrap.py
+SETUP := @$(PYTHON) tools/bootstrap.py --in-place
 export PYTHONPATH := $(CURDIR):$(CURDIR)/serving:$(CURDIR)/lab:$(PYTHONPATH)
 else
 PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
 endif
+
+# Tests side by side, then those that nothing may run beside; of these there may be none (exit code 5).
+define pytest
+$(PY) -m pytest -n auto --dist worksteal $(1) $(PYTEST_ARGS)
+$(PY) -m pytest -m alone $(1) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+endef
 
 .PHONY: help install install-test cuda demo test test-others test-all test-gpu sanitize conformance fuzz bench lint ptxas loc clean
 .DEFAULT_GOAL := help
@@ -38,16 +44,17 @@ demo: install      ## classify a real digit, then run VGG16 on ten pictures besi
 	@$(PY) testbench/demo.py
 
 test: install-test ## every test, a few cases of each; those of the GPU are skipped where there is none
-	$(PY) -m pytest --workers auto --cases representative $(PYTEST_ARGS)
+	$(call pytest,--cases representative)
 
 test-others: install-test ## the cases that `make test` leaves out
-	$(PY) -m pytest --workers auto --cases others $(PYTEST_ARGS)
+	$(call pytest,--cases others)
 
 test-all: install-test ## every case of every test
-	$(PY) -m pytest --workers auto $(PYTEST_ARGS)
+	$(call pytest,)
 
 test-gpu: install-test ## every case of the tests of the GPU; without one they fail
-	$(PY) -m pytest --workers auto -m gpu --require-gpu $(PYTEST_ARGS)
+	$(PY) -m pytest -n auto --dist worksteal -m gpu --require-gpu $(PYTEST_ARGS)
+	$(PY) -m pytest -m "gpu and alone and not slow" --require-gpu $(PYTEST_ARGS)
 
 sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
 	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests

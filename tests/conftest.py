@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import parallel, selection, skips
+from tests.support import selection, skips, workers
 from vgg16gpu.devices import open_device, stages
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
@@ -26,13 +26,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases", choices=selection.CHOICES, default=selection.ALL, help="which cases: tests/support/selection.py"
     )
     parser.addoption("--again", type=int, default=1, metavar="N", help="each test N times: threads meet otherwise")
-    parallel.add_option(parser)
     skips.add_option(parser)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at its options
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    parallel.start(config)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers.count()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    workers.share_cores(len(specs))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,21 +65,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[selection.FOUND] = list(items)
     if nameless := selection.without_reason(items):
-        raise pytest.UsageError(f"mark them slow(reason=...): {', '.join(nameless)}")
+        raise pytest.UsageError(f"mark them with a reason, slow(reason=...): {', '.join(nameless)}")
     items[:], left_out = selection.select(items, config.getoption("--cases"))
+    for item in workers.alone(config, items):
+        items.remove(item)
+        left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # the time limit of a test does not begin while it waits for its turn
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    with parallel.turn(item.get_closest_marker("alone") is not None):
-        return (yield)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Iterator[Any]:
-    return parallel.sendable((yield))
+    return workers.sendable((yield))
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +151,7 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
         pytest.fail("tests of the GPU need cuda-bindings, which cannot be imported: make cuda", pytrace=False)
     if not has_wgmma(gpu.facts):
         pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
-    build_together(gpu, request.session.items, *parallel.place(request.config))
+    build_together(gpu, request.session.items, *workers.place(request.config))
     return gpu
 
 

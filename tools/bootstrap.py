@@ -1,6 +1,6 @@
 """Make and keep up to date the environment that `make` runs in: `python3 tools/bootstrap.py .venv [test]`.
 
-Without arguments it installs nothing: it tells the user's own environment which commands serving/ and lab/ have.
+With `--in-place` it installs nothing: it tells the user's own environment which commands serving/ and lab/ have.
 
 Standard library only, and readable by Python 3.6, so that one too old can say so (hence the quoted annotations).
 A stamp in the environment holds what was installed; while it is true nothing is done, in a fraction of a second.
@@ -177,7 +177,8 @@ def install(venv: Path, wanted: "dict[str, object]") -> None:
     wheel = subprocess.Popen([*cuda_setup, "--wheel"], cwd=str(ROOT)) if wanted["driver"] else None
     try:
         # As a path: a finder in its place comes after sys.path, where beside a clone its folder hides the package.
-        packages = [f"{ROOT}{suffix}"] + [str(ROOT / name) for name in BESIDE]
+        tested = {name: "[test]" if name == "serving" and "test" in extras else "" for name in BESIDE}
+        packages = [f"{ROOT}{suffix}"] + [f"{ROOT / name}{extra}" for name, extra in tested.items()]
         editable = [word for package in packages for word in ("--editable", package)]
         status = run_pip([*pip, "--config-settings=editable_mode=compat", *editable])
     finally:
@@ -212,7 +213,7 @@ def write_entry_points(folder: Path) -> None:
 def main(arguments: "list[str]") -> int:
     """Bring `arguments[0]` (a folder) up to date with the extras in `arguments[1:]`; 1 and one line if that fails."""
     try:
-        if not arguments:
+        if arguments[:1] == ["--in-place"]:
             for name in BESIDE:
                 write_entry_points(ROOT / name)
             return 0

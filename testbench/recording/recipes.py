@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from typing import Final
 
 from testbench.recording.machine import Card
@@ -105,8 +104,10 @@ def suite_alone(settings: Settings) -> Recipe:
 
 def _gpu_tests(name: str, which: str, seconds: float, record: Path, file: str = "") -> Step:
     """file: those of it; empty: all that are so marked."""
-    arguments = f"PYTEST_ARGS=-m {quote(which)} --record {quote(str(record))} {file}".rstrip()
-    return Step(name, ("make", "test-gpu", "VENV=", f"PYTHON={PYTHON}", arguments), seconds, (record,))
+    beside = () if "and alone" in which else ("-n", "auto", "--dist", "worksteal")
+    files = (file,) if file else ()
+    words = (*beside, "--require-gpu", "-m", which, "--record", record, *files)
+    return Step(name, program("pytest", *words), seconds, (record,))
 
 
 def bench(settings: Settings) -> Recipe:
@@ -201,7 +202,7 @@ def lab_c(settings: Settings) -> Recipe:
         "-m",
         "pytest",
         "-q",
-        "--workers",
+        "-n",
         "auto",
         "-m",
         "gpu",

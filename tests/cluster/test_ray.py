@@ -121,7 +121,7 @@ def actor_of(output: Path) -> int:
 
 
 @pytest.mark.slow(reason="Ray takes half a minute to start; tests/cli/test_infer_shards.py kills a process, too")
-@pytest.mark.alone
+@pytest.mark.alone(reason="Ray takes every core")
 def test_whoever_is_killed_the_rows_are_those_of_a_plain_run(
     plain: Any, start: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_whoever_is_killed_the_rows_are_those_of_a_plain_run(
 
 
 @pytest.mark.slow(reason="Ray takes half a minute to start; tests/cli/test_infer_shards.py has the same shards")
-@pytest.mark.alone
+@pytest.mark.alone(reason="Ray takes every core")
 def test_a_cluster_of_this_process_alone(
     model: Path, pictures: Path, plain: Any, start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -174,7 +174,7 @@ def check(torch: Any, model: Path, name: str, where: str, rounds: int, lost: int
         module.check()
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 @pytest.mark.gpu
 @pytest.mark.slow(reason="2,520 steps each; test_some_steps_on_a_gpu stands for it")
 @pytest.mark.timeout(1200)
@@ -184,7 +184,7 @@ def test_thousands_of_steps_on_a_gpu(torch: Any, model: Path, name: str) -> None
     check(torch, model, name, "cuda", MANY)
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["features", "loss"])
 def test_some_steps_on_a_gpu(torch: Any, model: Path, name: str) -> None:
@@ -192,7 +192,7 @@ def test_some_steps_on_a_gpu(torch: Any, model: Path, name: str) -> None:
     check(torch, model, name, "cuda", 2 * FEW)
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 @pytest.mark.gpu
 def test_a_megabyte_a_step_on_a_gpu_would_be_seen(torch: Any, model: Path) -> None:
     """Of so few steps; of thousands ten kilobytes a step."""

@@ -25,7 +25,7 @@ def _extra():
     require_extra()
 
 
-pytestmark = pytest.mark.alone  # how soon requests are answered under load is measured
+pytestmark = pytest.mark.alone(reason="measures how soon requests are answered under load")
 LONG = pytest.mark.slow(reason="fewer seconds and requests of the same stand for it")
 
 

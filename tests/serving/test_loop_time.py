@@ -73,7 +73,7 @@ def requests() -> dict[str, tuple[bytes, bytes, int]]:
     }
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures the loop's CPU time under load")
 @pytest.mark.timeout(600)
 def test_nothing_takes_the_loop_five_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_extra()

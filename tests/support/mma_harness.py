@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.support import parallel
+from tests.support import workers
 from tests.support.kernel_harness import Result
 from tests.support.wgmma_harness import FullyCase, Trial, build_together
 from vgg16gpu.compiler.lowering.conv import conv_mma
@@ -79,5 +79,5 @@ def tile_id(tile: MmaTile | None) -> str:
 def build_module(device: Device, session: pytest.Session, module: str) -> Device:
     """The device, with the kernels of all selected cases of a module: one after the other they would take minutes."""
     items = (item for item in session.items if isinstance(item, pytest.Function))
-    build_together(device, [item for item in items if item.module.__name__ == module], *parallel.place(session.config))
+    build_together(device, [item for item in items if item.module.__name__ == module], *workers.place(session.config))
     return device

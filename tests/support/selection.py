@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 ALL, REPRESENTATIVE, OTHERS = CHOICES = ("all", "representative", "others")
-MOST_VALUES: Final = 8
+MOST_VALUES: Final = 4
+_WITH_REASON: Final = ("slow", "alone")
 FEW_EXAMPLES: Final = 5  # times fewer examples of hypothesis
 
 Value: TypeAlias = tuple[str, int]  # a parameter, and the number of one of its values
@@ -106,6 +107,6 @@ def spread(numbers: Sequence[int]) -> list[int]:
 
 
 def without_reason(items: Iterable[pytest.Item]) -> list[str]:
-    """Tests that are left out of `make test`, and nobody says why."""
-    marks = {item.nodeid.partition("[")[0]: item.get_closest_marker("slow") for item in items}
-    return [name for name, mark in marks.items() if mark and not mark.kwargs.get("reason")]
+    """Return tests that are left out of `make test`, or run alone, without a reason."""
+    found = ((item.nodeid.partition("[")[0], item.get_closest_marker(name)) for item in items for name in _WITH_REASON)
+    return list(dict.fromkeys(name for name, mark in found if mark and not mark.kwargs.get("reason")))

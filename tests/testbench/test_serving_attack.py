@@ -11,7 +11,7 @@ from testbench.measure import serving_attack
 from tests.serving.running import require_extra
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures an honest client's waiting")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kinds", "seconds"),

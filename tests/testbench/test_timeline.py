@@ -21,7 +21,7 @@ from vgg16gpu.program.values import Arena
 from vgg16gpu.zoo.generate import make_vgg
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures times of blocks")
 def test_every_block_of_a_run_says_when_it_began_and_ended(device):
     """In the order of the launches, and each event after the one before."""
     wanted = Wanted(Model(digits_model()), device.facts.kind, ("fp32",), "auto", None, 4, repeats=4)
@@ -58,7 +58,7 @@ def test_instrumented_kernels_compute_the_same_bits(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures times of blocks")
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_kernels_of_hopper_tell_too(hopper, tmp_path, precision, batch):

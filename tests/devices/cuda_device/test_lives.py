@@ -54,7 +54,7 @@ def one_life(kernel, call=lambda work: work()):
     np.testing.assert_array_equal(result, chained(numbers(), 5))
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 @pytest.mark.usefixtures("gpu")  # keeps the context: what a new one takes is not the device's
 @pytest.mark.parametrize("call", [lambda work: work(), in_a_thread], ids=["one thread", "a thread each"])
 def test_close_gives_the_memory_back(kernel, call):

@@ -70,7 +70,7 @@ def test_streams_of_torch(torch: Any, model: Path, how: str) -> None:
             assert_same_bits(doubled.cpu().numpy(), 2 * expected)
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures time on the GPU")
 @pytest.mark.gpu
 def test_other_streams_are_not_waited_for(torch: Any, model: Path) -> None:
     with Engine(model, device="cuda", batch=4) as engine:
@@ -180,7 +180,7 @@ def test_results_outlive_the_engine_and_then_go(torch: Any, model: Path) -> None
     assert gone() is None
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="measures time on the GPU")
 @pytest.mark.gpu
 def test_large_results_are_freed(torch: Any) -> None:
     def free() -> int:

@@ -95,12 +95,12 @@ def check(work: Work, times: int, host: int, card: int = 0) -> None:
     assert work.engine.sizes.nbytes <= BOUND
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 def test_a_few_hundred_calls(work: Work) -> None:
     check(work, 300, host=12 * MEGABYTE, card=16 * MEGABYTE)
 
 
-@pytest.mark.alone
+@pytest.mark.alone(reason="counts the GPU's free memory")
 @pytest.mark.timeout(1200)
 @pytest.mark.slow(reason="10,000 calls; test_a_few_hundred_calls stands for it")
 def test_ten_thousand_calls(work: Work) -> None:
