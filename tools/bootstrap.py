@@ -199,13 +199,13 @@ def write_entry_points(folder: Path) -> None:
     text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     name = re.search(r'^name = "(.+)"$', text, re.MULTILINE)
     version = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
-    points = re.search(r'^\[project\.entry-points\."(.+)"\]\n((?:.+\n)+)', text, re.MULTILINE)
+    points = re.findall(r'^\[project\.entry-points\."(.+)"\]\n((?:.+\n)+)', text, re.MULTILINE)
     if not (name and version and points):
         raise SetupError(f"{folder / 'pyproject.toml'} names no version or no commands")
     metadata = folder / f"{name.group(1).replace('-', '_')}.egg-info"
     metadata.mkdir(exist_ok=True)
-    lines = points.group(2).replace('"', "")
-    (metadata / "entry_points.txt").write_text(f"[{points.group(1)}]\n{lines}", encoding="utf-8")
+    groups = [f"[{group}]\n{lines}" for group, lines in points]
+    (metadata / "entry_points.txt").write_text("".join(groups).replace('"', ""), encoding="utf-8")
     header = f"Metadata-Version: 2.1\nName: {name.group(1)}\nVersion: {version.group(1)}\n"
     (metadata / "PKG-INFO").write_text(header, encoding="utf-8")
 

@@ -19,7 +19,7 @@ def folders(top: str) -> list[Path]:
     return sorted(path for path in found if path.parent.name != "exercises" and path != ROOT / top)
 
 
-@pytest.mark.parametrize("top", ["vgg16gpu", "kernels"])
+@pytest.mark.parametrize("top", ["vgg16gpu", "kernels", "serving/vgg16gpu_serving"])
 def test_every_folder_has_a_row(top: str) -> None:
     rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|"))
     missing = [path for path in folders(top) if f"`{path.relative_to(ROOT / top)}/`" not in rows]
@@ -42,6 +42,17 @@ def test_every_folder_has_a_row(top: str) -> None:
 )
 def test_public_names_are_where_they_were(statement: str) -> None:
     exec(statement)
+
+
+def test_kernels_of_lab_new_import_its_old_name() -> None:
+    with pytest.warns(DeprecationWarning, match="vgg16gpu_lab"):
+        from vgg16gpu.lab.problem import Problem
+    from vgg16gpu.lab.trial import Trial
+    from vgg16gpu.lab.variant import Variant
+
+    from vgg16gpu_lab import problem, trial, variant
+
+    assert (Problem, Trial, Variant) == (problem.Problem, trial.Trial, variant.Variant)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,12 @@ def test_the_second_call_does_nothing(monkeypatch, tmp_path):
     code, commands = run_main(monkeypatch, venv, "test")
     assert code == 0
     (install,) = commands.with_word("--editable")
-    assert install[-1] == f"{bootstrap.ROOT}[test]"
+    root = bootstrap.ROOT
+    assert [word for word in install if word.startswith(str(root))] == [
+        f"{root}[test]",
+        f"{root}/serving[test]",
+        f"{root}/lab",
+    ]
     code, commands = run_main(monkeypatch, venv)
     assert code == 0
     assert commands.seen == [[str(venv / "bin" / "python"), "-c", "import vgg16gpu"]]
@@ -124,7 +129,21 @@ def test_the_second_call_does_nothing(monkeypatch, tmp_path):
 def test_extras_add_up(monkeypatch, tmp_path):
     run_main(monkeypatch, tmp_path / "venv", "plot")
     _, commands = run_main(monkeypatch, tmp_path / "venv", "test")
-    assert commands.with_word("--editable")[0][-1].endswith("[plot,test]")
+    assert f"{bootstrap.ROOT}[plot,test]" in commands.with_word("--editable")[0]
+
+
+def test_commands_are_told_to_an_environment_of_ones_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    for name in bootstrap.BESIDE:
+        (tmp_path / name).mkdir()
+        text = f'[project]\nname = "the-{name}"\nversion = "1"\n\n'
+        text += '[project.entry-points."a.b"]\nx = "m:f"\ny = "m:g"\n\n[tool]\n'
+        (tmp_path / name / "pyproject.toml").write_text(text)
+    assert bootstrap.main(["--in-place"]) == 0
+    for name in bootstrap.BESIDE:
+        assert (
+            tmp_path / name / f"the_{name}.egg-info" / "entry_points.txt"
+        ).read_text() == "[a.b]\nx = m:f\ny = m:g\n"
 
 
 def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
