@@ -25,7 +25,7 @@ $(PY) -m pytest -n auto --dist worksteal $(1) $(PYTEST_ARGS)
 $(PY) -m pytest -m alone $(1) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 endef
 
-.PHONY: help install install-test cuda demo test test-others test-all test-gpu sanitize conformance fuzz bench lint ptxas loc clean
+.PHONY: help install install-test cuda demo test test-others test-all test-gpu nightly sanitize conformance fuzz bench lint ptxas loc clean
 .DEFAULT_GOAL := help
 
 help:              ## this list
@@ -55,6 +55,12 @@ test-all: install-test ## every case of every test
 test-gpu: install-test ## every case of the tests of the GPU; without one they fail
 	$(PY) -m pytest -n auto --dist worksteal -m gpu --require-gpu $(PYTEST_ARGS)
 	$(PY) -m pytest -m "gpu and alone and not slow" --require-gpu $(PYTEST_ARGS)
+
+nightly: test-all conformance fuzz ## every case, with sweeps and mutants; faults, ONNX's suite, hostile files and messages
+	$(PY) -m tests.net.plans
+	$(PY) -m tests.net.transcripts
+	$(PY) -m tests.net.replant
+	$(PY) -m tests.fuzz.http --messages 10000
 
 sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
 	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests

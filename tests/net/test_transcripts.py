@@ -34,25 +34,27 @@ def test_what_differs_in_each_run_becomes_a_word(text: str, expected: str) -> No
 
 def test_a_refusal_is_as_recorded() -> None:
     (found,) = (each for each in transcripts.transcripts() if each.name == "refused-command")
-    assert transcripts.run(found) == transcripts.recorded_text("refused-command")
-    assert "exit code 2" in transcripts.recorded_text("refused-command")
+    text = transcripts.run(found)
+    assert "exit code 2" in text
+    assert transcripts.digest(text) == transcripts.recorded()["refused-command"]
 
 
 def test_a_transcript_that_differs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(transcripts, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(transcripts, "RECORD", tmp_path / "record.json")
     monkeypatch.setattr(transcripts, "transcripts", lambda: [Transcript("version", ("--version",))])
     monkeypatch.setattr(transcripts, "http_transcripts", lambda: [])
     assert transcripts.main([]) == 1
     assert capsys.readouterr().out == "1 of 1 transcripts differ, the first is version\n"
     assert transcripts.main(["--record"]) == 0
-    assert transcripts.main(["--diff"]) == 0
+    assert transcripts.main(["--dump", str(tmp_path)]) == 0
     assert capsys.readouterr().out.endswith("1 transcripts are equal\n")
+    assert (tmp_path / "version.txt").read_text().startswith("$ vgg16gpu --version")
 
 
 def test_names_are_unique_and_recorded() -> None:
     names = [each.name for each in transcripts.transcripts()]
     names += [f"http-{name}" for name, _ in exchanges()]
     assert len(names) == len(set(names))
-    assert {path.stem for path in transcripts.RECORDS.glob("*.txt")} == set(names)
+    assert transcripts.recorded().keys() == set(names)

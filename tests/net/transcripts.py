@@ -1,8 +1,8 @@
 """Run commands and compare what they print and write with recorded transcripts: what a user sees stays as it is.
 
     python -m tests.net.transcripts                   # one line: all equal, or what differs first; exit code 1 then
-    python -m tests.net.transcripts --diff            # the same with a diff of each transcript
-    python -m tests.net.transcripts --record          # write tests/net/transcripts/, where a difference is meant
+    python -m tests.net.transcripts --dump DIR        # write the texts, to be compared with those of another checkout
+    python -m tests.net.transcripts --record          # write transcripts.json, where a difference is meant
     python -m tests.net.transcripts --only infer      # those with this in their names
 
 Each command runs in a folder with the same pictures, on the CPU device, whose scores have the same bits on every CPU.
@@ -12,7 +12,8 @@ Times, rates, paths, versions, dates and the names of processors are replaced by
 from __future__ import annotations
 
 import argparse
-import difflib
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -33,9 +34,10 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.zoo.digits import heldout
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-RECORDS: Final = Path(__file__).with_name("transcripts")
+RECORD: Final = Path(__file__).with_name("transcripts.json")
 PICTURES: Final = 5
 BROKEN: Final = "photos/3.png"
+_COMPILING: Final = re.compile(r"^vgg16gpu: compiling .*\n", re.MULTILINE)
 _NUMBER: Final = r"[0-9](?:[0-9.,]*[0-9])?(?:e[+-]?[0-9]+)?"
 _WORDS: Final = (  # what differs from run to run, and what it becomes; the order matters
     (
@@ -159,31 +161,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.net.transcripts", description="Commands beside recorded ones."
     )
-    parser.add_argument("--record", action="store_true", help="write all transcripts")
-    parser.add_argument("--diff", action="store_true", help="show what differs")
+    parser.add_argument("--record", action="store_true", help="write the hashes of all transcripts")
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="write the texts of transcripts there")
     parser.add_argument("--only", default="", metavar="TEXT", help="transcripts that have this in their names")
     options = parser.parse_args(arguments)
     chosen = [each for each in transcripts() if options.only in each.name]
     with ThreadPoolExecutor(usable_cores()) as pool:
         found = dict(zip((each.name for each in chosen), pool.map(run, chosen), strict=True))
     found |= {name: text for name, text in http_transcripts() if options.only in name}
-    if options.record:
-        RECORDS.mkdir(exist_ok=True)
+    if options.dump:
+        options.dump.mkdir(parents=True, exist_ok=True)
         for name, text in found.items():
-            (RECORDS / f"{name}.txt").write_text(text)
-        for path in RECORDS.glob("*.txt"):
-            if not options.only and path.stem not in found:
-                path.unlink()
+            (options.dump / f"{name}.txt").write_text(text)
+    hashes = {name: digest(text) for name, text in found.items()}
+    if options.record:
+        kept = {name: each for name, each in recorded().items() if options.only and options.only not in name}
+        RECORD.write_text(json.dumps(dict(sorted({**kept, **hashes}.items())), indent=0) + "\n")
         print(f"{len(found)} transcripts recorded")
         return 0
-    recorded = {name: recorded_text(name) for name in found}
-    differing = [name for name in found if found[name] != recorded[name]]
-    if options.diff:
-        for name in differing:
-            lines = difflib.unified_diff(
-                recorded[name].splitlines(), found[name].splitlines(), name, "now", lineterm=""
-            )
-            print("\n".join(lines))
+    expected = recorded()
+    differing = [name for name in hashes if hashes[name] != expected.get(name)]
     if differing:
         print(f"{len(differing)} of {len(found)} transcripts differ, the first is {differing[0]}")
         return 1
@@ -191,10 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def recorded_text(name: str) -> str:
-    """Return a recorded transcript; empty where there is none."""
-    path = RECORDS / f"{name}.txt"
-    return path.read_text() if path.exists() else ""
+def digest(text: str) -> str:
+    """Return the hash of a transcript, as it is recorded."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def recorded() -> dict[str, str]:
+    """Return the recorded hashes by name; none where there is no record."""
+    hashes: dict[str, str] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return hashes
 
 
 def run(transcript: Transcript) -> str:
@@ -210,7 +212,8 @@ def run(transcript: Transcript) -> str:
                 call(words, folder)
         done = call(transcript.words, folder)
         parts = [f"$ vgg16gpu {' '.join(transcript.words)}", f"exit code {done.returncode}"]
-        parts += [f"--- stdout\n{done.stdout.rstrip()}", f"--- stderr\n{done.stderr.rstrip()}"]
+        said = _COMPILING.sub("", done.stderr)  # a cache that is not warm
+        parts += [f"--- stdout\n{done.stdout.rstrip()}", f"--- stderr\n{said.rstrip()}"]
         parts += [f"--- {file}\n{content(folder / file)}" for file in transcript.files]
         text = normalised("\n".join(parts) + "\n", folder)
         return re.sub(" +", " ", re.sub(_NUMBER, "N", text)) if transcript.is_timed else text
@@ -230,7 +233,8 @@ def prepare(folder: Path) -> None:
 
 def call(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command of this checkout."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"}
+    packages = os.pathsep.join(map(str, (ROOT, ROOT / "serving", ROOT / "lab")))
+    environ = {**os.environ, "PYTHONPATH": packages, "COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "vgg16gpu", *words]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300)
 

@@ -52,6 +52,7 @@ def check(engine: Engine, inputs: Sequence[NamedInput]) -> Calibration:
     return made
 
 
+@pytest.mark.first_case(reason="the kernels' tests count; one net shows the rest")
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("name", SIZES)
 def test_the_scales_of_networks(device: Device, models: dict[str, Path], name: str, batch: int) -> None:

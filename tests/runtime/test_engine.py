@@ -223,6 +223,7 @@ def test_nan_is_not_taken_for_an_image_beyond_float16(device: Device, model: Pat
             engine.run(overflowing(x, 2))
 
 
+@pytest.mark.first_case(reason="second passes of bytes and of pinned memory are in on_device/test_second_pass.py")
 @pytest.mark.usefixtures("second_passes")
 @pytest.mark.parametrize("first", [None, 0, 1], ids=["ordinary memory", "pinned input", "not at its start"])
 @pytest.mark.parametrize("element_type", ["float32", "uint8"])

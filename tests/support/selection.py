@@ -4,8 +4,9 @@ Every test function runs in `make test`. Of a parametrized one it runs so many c
 is there at least once; of a parameter with more than `MOST_VALUES` values (a sweep of shapes, say) so many values, from
 the first to the last. What is left is `--cases others`. Exceptions are marked by hand:
 
-every_case       all cases of this function belong to `make test`
-slow(reason)     none does: the reason says what stands for it there
+every_case         all cases of this function belong to `make test`
+first_case(reason) only the first does: the reason says what stands for the others there
+slow(reason)       none does: the reason says what stands for it there
 
 Tests with hypothesis are in both parts: in `make test` with a few examples, else with all.
 """
@@ -20,7 +21,7 @@ import pytest
 
 ALL, REPRESENTATIVE, OTHERS = CHOICES = ("all", "representative", "others")
 MOST_VALUES: Final = 4
-_WITH_REASON: Final = ("slow", "alone")
+_WITH_REASON: Final = ("slow", "first_case", "alone")
 FEW_EXAMPLES: Final = 5  # times fewer examples of hypothesis
 
 Value: TypeAlias = tuple[str, int]  # a parameter, and the number of one of its values
@@ -72,6 +73,8 @@ def _representatives(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
     cases = [case for case in cases if not case.get_closest_marker("slow")]
     if any(case.get_closest_marker("every_case") for case in cases):
         return cases
+    if any(case.get_closest_marker("first_case") for case in cases):
+        return cases[:1]
     values = [_values(case) for case in cases]
     return [cases[place] for place in covering(values)]
 

@@ -97,6 +97,7 @@ def digits(count: int) -> tuple[Array, Array, Array]:
         return images, labels, np.asarray(engine.run(images))
 
 
+@pytest.mark.first_case(reason="each kernel on tensor cores has its float64 test")
 @pytest.mark.parametrize("count", [50, pytest.param(450, marks=pytest.mark.slow(reason="more digits of the same"))])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str, count: int) -> None:

@@ -74,6 +74,7 @@ def test_the_same_bits_from_the_host_and_with_or_without_a_wait(device: Device, 
         assert engine._pending.second_passes == second_passes(engine) == 0
 
 
+@pytest.mark.slow(reason="plans/test_gradients_in_pairs.py has it on the host")
 @pytest.mark.parametrize("case", ["large", "nan"])
 def test_what_is_out_of_range_is_computed_by_ffma(device: Device, path: Path, case: str) -> None:
     """All of its batch, to the bits of FFMA; whoever waits or not."""
@@ -95,6 +96,7 @@ def test_what_is_out_of_range_is_computed_by_ffma(device: Device, path: Path, ca
         np.testing.assert_array_equal(gradient, expected[1])
 
 
+@pytest.mark.slow(reason="test_second_pass.py repeats runs")
 def test_a_run_that_is_repeated_looks_each_time(device: Device, path: Path) -> None:
     with opened(path, device, "wgmma") as engine:
         targets = engine.targets(-images(3, SIZE))

@@ -75,6 +75,7 @@ def gradients(hopper: Any, graph: Graph) -> Iterator[Gradients]:
     made.close()
 
 
+@pytest.mark.first_case(reason="the sizes are those of the kernels' tests")
 @pytest.mark.parametrize("size", [48, 33])
 def test_against_float64(hopper: Any, gradients: Gradients, graph: Graph, size: int) -> None:
     x = images(3, size)
@@ -103,6 +104,7 @@ def second_passes(programs: Gradients | Losses) -> int:
     return programs._programs.second_passes
 
 
+@pytest.mark.first_case(reason="the kernels' own tests have NaN and infinite slopes")
 @pytest.mark.parametrize("case", ["large", "nan", "slope of nan", "slope of infinity", "slope of next to nothing"])
 def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, gradients: Gradients, graph: Graph, case: str) -> None:
     x = images(3)
@@ -145,6 +147,7 @@ TERMS = {
 }
 
 
+@pytest.mark.first_case(reason="each kind of loss is in test_loss_engine.py")
 @pytest.mark.parametrize("case", TERMS)
 def test_losses(hopper: Any, graph: Graph, case: str) -> None:
     losses: Any = Losses(graph, TERMS[case], hopper, "fp32", "wgmma", samples)

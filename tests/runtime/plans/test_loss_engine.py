@@ -186,6 +186,7 @@ def test_a_file_with_a_batch_of_its_own_takes_that(device: Device) -> None:
             engine.value(x[:3], targets)
 
 
+@pytest.mark.first_case(reason="fp32 has each kind of loss, test_loss.py targets of two bytes")
 @pytest.mark.parametrize("kernels", ["auto", "mma"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_of_half_the_bits(device: Device, model: Path, kernels: str, precision: str) -> None:
