@@ -1,6 +1,6 @@
 """Photograph the server's page with a digit on it, for the README: docs/images/serve.png.
 
-Needs the extra [serve], chromium, and playwright (pip install playwright), which drives it.
+Needs serving/, chromium, and playwright (pip install playwright), which drives it.
 """
 
 from __future__ import annotations

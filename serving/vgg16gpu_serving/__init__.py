@@ -2,5 +2,5 @@
 
 Front ends (`front_end/`) take requests, put rows into slots of shared memory (`slots.py`) and their numbers into a
 socket (`wire.py`); a process for each device (`device/`) makes batches of them. `parent/` starts them all, and
-starts again who dies. Needs the extra [serve].
+starts again who dies.
 """

@@ -2,7 +2,7 @@
 
     python -m testbench.measure.serving_attack --output FILE [--seconds 30] [--kinds length,elements,pixels]
 
-It needs the extra [serve]. All traffic stays on the loopback. Eight clients of each kind, at the lowest priority:
+All traffic stays on the loopback. Eight clients of each kind, at the lowest priority:
 
 | kind | what it sends |
 |---|---|

@@ -2,7 +2,7 @@
 
     python -m testbench.measure.serving_faults MODEL --pictures DIR --output FILE [--soak SECONDS]
 
-It needs the extra [serve]. The server has a quarter of the cores, so that the others are enough for its clients. JPEG
+The server has a quarter of the cores, so that the others are enough for its clients. JPEG
 files, a picture a request, from clients that arrive at random and wait for nobody. First the capacity. Then, at three
 tenths of it, a front end is killed, and a device process: requests that they had may get 503 or a broken connection,
 all others are answered, and both come again. Then three times the capacity for `--seconds`: only 200 and 429, p99 of

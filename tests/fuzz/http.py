@@ -1,6 +1,6 @@
 """Hostile messages of HTTP in large numbers: `vgg16gpu serve` lives on, says no more than a line, and answers others.
 
-    python -m tests.fuzz.http [--messages N] [--first N] [--output FILE]           needs the extra [serve]
+    python -m tests.fuzz.http [--messages N] [--first N] [--output FILE]           needs serving/
 
 Message `number` is always the same: a good request whose head, JSON, binary data or pictures are changed once or a few
 times, by bytes or by what they mean, or cut short; or bytes of no form at all. All of it goes to a server of its own on

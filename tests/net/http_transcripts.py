@@ -20,7 +20,7 @@ _VERSION: Final = re.compile(r'("version": ?)"\d+\.\d+\.\d+"')
 
 
 def http_transcripts() -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each exchange; nothing without the extra [serve]."""
+    """Yield the name and the text of each exchange; nothing where serving/ is not installed."""
     if not all(map(find_spec, ("granian", "prometheus_client", "uvloop"))):
         return
     command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--batch", "4"]

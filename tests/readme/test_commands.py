@@ -123,10 +123,10 @@ def test_python_with_a_name_of_nobody_is_refused(scratch: Path) -> None:
     ("command", "serves"),
     [
         ("vgg16gpu serve digits", True),
-        ("pip install '.[serve]' && vgg16gpu serve digits", True),
+        ("pip install -e ./serving && vgg16gpu serve digits", True),
         ("python -m vgg16gpu serve my.onnx --port 0", True),
         ("vgg16gpu infer serve", False),
-        ("pip install '.[serve]'", False),
+        ("pip install -e ./serving", False),
     ],
 )
 def test_a_server_is_known(command: str, serves: bool) -> None:

@@ -23,7 +23,7 @@ PATIENCE = 120  # seconds for a start, on a slow machine
 
 
 def require_extra() -> None:
-    """Skip where the extra is missing."""
+    """Skip where what serves HTTP is missing."""
     for name in ("granian", "prometheus_client", "uvloop"):
         pytest.importorskip(name, reason=f"{name} is not installed: pip install ./serving")
 

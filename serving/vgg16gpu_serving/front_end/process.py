@@ -1,4 +1,4 @@
-"""A front-end process: granian takes requests (RSGI), `App` answers them. Extra [serve]."""
+"""A front-end process: granian takes requests (RSGI), `App` answers them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main(served: Served, door: Door, paths: Sequence[str], metrics: str, until: 
     `until` is told that this process listens, or the Error that keeps it from that.
     """
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
-    import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
+    import uvloop  # noqa: PLC0415 - slow to import, as is all that knows HTTP
 
     ignore_warnings()
     try:

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_installed() -> None:
-    """Raise InputError where the extra is missing."""
+    """Raise InputError where what serves HTTP is missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} is not installed, which serve needs: pip install ./serving")
@@ -209,7 +209,7 @@ class Supervisor:
         return self._identity.changed()
 
     def _leave(self, post: Post, child: Child) -> None:
-        from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - of the extra
+        from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - slow to import
 
         again = "" if post.may_start() else "; it is started again"
         _log.warning("%s ended with code %s%s", post.name, child.process.exitcode, again)
