@@ -63,8 +63,8 @@ nightly: test-all conformance fuzz ## every case, with sweeps and mutants; fault
 	$(PY) -m tests.fuzz.http --messages 10000
 
 sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
-	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests
-	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" -q tests
+	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" tests
+	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" tests
 	$(PY) -m tests.sanitize.gpu
 
 conformance: install-test ## the conformance suite of ONNX: a table op by op; writes conformance.json

@@ -201,7 +201,6 @@ def lab_c(settings: Settings) -> Recipe:
         PYTHON,
         "-m",
         "pytest",
-        "-q",
         "-n",
         "auto",
         "-m",

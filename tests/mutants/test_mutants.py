@@ -115,7 +115,7 @@ def test_every_portable_kernel_has_mutants() -> None:
 def run_with(mutant: Mutant, command: Sequence[str], marker: str, scratch: Path) -> subprocess.CompletedProcess[str]:
     """pytest, started by `command`, on the tests of the mutant's kernel that sanitizers run."""
     (test,) = map(str, (ROOT / "tests").rglob(f"test_{Path(mutant.file).stem}.py"))
-    arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", marker, test]
+    arguments = ["-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", marker, test]
     arguments += ["-p", "no:benchmark", "-p", "no:xdist"]  # the one warns, an error here, where it thinks of the other
     # A process that a sanitizer ends does not tidy up.
     environment = {

@@ -48,7 +48,7 @@ _HAS_FAILED: Final = re.compile(r"^=* ?[1-9]\d* failed\b|^\++ Timeout \++$", re.
 _TEST_SECONDS: Final = 60  # of one test: with a fault something may wait for ever
 _SECONDS: Final = 240  # of all tests of a fault
 _PYTEST: Final = (
-    *("-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"),
+    *("-m", "pytest", "--tb=line", "-p", "no:cacheprovider"),
     # The other method leaves fixtures waiting that wait for what never comes.
     *("-o", f"timeout={_TEST_SECONDS}", "-o", "timeout_method=thread"),
 )

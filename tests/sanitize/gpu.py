@@ -19,7 +19,7 @@ from vgg16gpu.devices.cuda.probe import nvcc_candidates, probe_driver
 
 TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use
-TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "-q")
+TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu")
 ROOT = Path(__file__).resolve().parents[2]
 OF_SEVERAL_KERNELS = ("test_variants.py", "test_halo.py", "test_kernels.py", "test_kept_maps.py", "test_published.py")
 

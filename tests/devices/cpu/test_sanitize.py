@@ -95,7 +95,7 @@ def test_unnoticed_without_a_sanitizer() -> None:
 @pytest.mark.slow(reason="`make sanitize` runs all kernels under the sanitizers")
 def test_sound_kernels_are_clean(sanitizer: Sanitizer) -> None:
     command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer, "--"]
-    command += ["-q", "-p", "no:cacheprovider", "-m", "sanitize", "tests/devices/cpu/test_language.py"]
+    command += ["-p", "no:cacheprovider", "-m", "sanitize", "tests/devices/cpu/test_language.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
