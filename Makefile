@@ -9,6 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+unexport PYTHONDONTWRITEBYTECODE # each command that a test starts would compile every module anew
 
 ifeq ($(strip $(VENV)),)
 PY := $(PYTHON)
