@@ -27,6 +27,9 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "beside, thrown away",
     "barrier missing",
 )
+IN_MAKE_TEST = ("a row and a column too many", "does not compile", "beside, thrown away", "block of 32")
+NIGHTLY = pytest.mark.slow(reason="the four in make test: a write, a read, no compiling, a right setting")
+NAMES = [pytest.param(name, marks=() if name in IN_MAKE_TEST else NIGHTLY) for name in BROKEN]
 OPTIONS = ("--dir", "lab", "--size", "16", "--channels", "2", "--output-channels", "3")
 
 
@@ -61,7 +64,7 @@ def needs_the_sanitizer():
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "usual"])
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_broken_kernel_is_refused_and_named(lab, tmp_path, name, quick):
     broken = BROKEN[name]
     if "sanitizer" in broken.said:
