@@ -47,6 +47,7 @@ def chosen(*names):
     return [variant for variant in variants() if variant.name in names]
 
 
+@pytest.mark.slow(reason="nvcc compiles; test_the_list has made-up resources")
 @pytest.mark.usefixtures("no_card")
 def test_as_nvcc_says():
     if find_nvcc() is None:
