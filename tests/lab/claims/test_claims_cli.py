@@ -17,26 +17,6 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
 
 
-COLUMNS = [
-    "number",
-    "seed",
-    "section",
-    "kind",
-    "claim",
-    "test",
-    "theirs",
-    "theirs_verdict",
-    "theirs_holds",
-    "theirs_cases",
-    "ours",
-    "verdict",
-    "holds",
-    "cases",
-    "short",
-    "which",
-]
-
-
 def summary(median_s):
     return {"median_s": median_s, "min_s": 0.9 * median_s, "p95_s": 1.2 * median_s}
 
@@ -104,7 +84,7 @@ def test_a_table_and_both_files(lab, tmp_path):
     with (tmp_path / "lab-results" / "claims.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert lines == [{name: str(value) for name, value in claim.items()} for claim in found["claims"]]
-    assert list(lines[0]) == COLUMNS
+    assert list(lines[0]) == list(found["claims"][0])
     assert NO_FLOOR in " ".join(result.stdout.split())
     again = lab("claims", "--ladder", "ladder.json", "--json")  # claims.json is no record
     assert json.loads(again.stdout) == found
