@@ -101,8 +101,6 @@ def test_a_row_that_a_record_lacks_is_named():
     assert judge_of.find(times(table)).figure == "not run"
     found = judge_of.find(times(table, names_rows=True))
     assert (found.verdict, found.figure) == (CANNOT_TELL, "no row halo_even of table conv2d in the record")
-    others = {name: 1.0 + (name[3] == "halo_edge") for name in judge_of.keys}
-    assert judge_of.find(times(table | others, names_rows=True)).verdict is HOLDS  # once such rows are there
     assert judge_of.find(times({key("S1", "methods", 31, "direct"): 1.0}, names_rows=True)).figure == "not run"
 
 

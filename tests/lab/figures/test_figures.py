@@ -1,7 +1,6 @@
 """lab/figures/write.py: every figure of a record is there, shows each number once, and can be read."""
 
 import dataclasses
-import re
 
 import pytest
 
@@ -123,13 +122,6 @@ def test_s2_bars_by_mode_and_block(shown):
         "own tile": 1,
     }
     assert [text.get_text() for text in ours.get_xticklabels()] == ["basic", "shared", "registers", "register\ntile"]
-
-
-def test_s2_lines_of_a_mode(shown):
-    theirs, ours = draw_picture(shown["S2"]["S2-memory-registers-lines"]).axes
-    blocks = dict.fromkeys(["block 8", "block 16", "block 32"], 5)
-    assert lines(theirs) == blocks
-    assert lines(ours) == blocks | {"register tile": 5}
 
 
 def test_s2_a_launch_that_failed_is_no_time(shown):
@@ -334,20 +326,14 @@ def chart_of(series, **options):
 
 
 @pytest.mark.slow(reason="test_files_are_written_and_a_figure_without_data_is_skipped writes two of its figures once")
-def test_files_are_written_and_the_same_each_time(tmp_path):
+def test_files_are_the_same_each_time(tmp_path):
     record = case_record("S4", quick=True)
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
         drawn = figures.draw(record, folder)
-        assert drawn.notes == ()
-        assert {path.name for path in drawn.paths} == {path.name for path in folder.iterdir()}
     assert {path.stem for path in drawn.paths} == {"S4-map", "S4-bars", "S4-roofline"}
     for path in drawn.paths:
-        content = path.read_bytes()
-        assert content == (tmp_path / "one" / path.name).read_bytes()
-        assert content.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
-        if path.suffix == ".svg":
-            assert not re.search(rb"<dc:date>", content)
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
 
 
 def test_files_are_written_and_a_figure_without_data_is_skipped(tmp_path):
@@ -369,17 +355,3 @@ def test_without_rows_or_matplotlib_there_are_no_figures(tmp_path, monkeypatch):
     drawn = figures.draw(record, tmp_path)
     assert drawn == figures.Drawn((), (figures.NO_MATPLOTLIB,))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow(reason="test_files_are_written... draws; tests/lab/test_lab_cli.py has what `lab run` says of it")
-def test_lab_run_draws(tmp_path):
-    from click.testing import CliRunner
-
-    from vgg16gpu.cli import cli
-
-    options = ["--device", "cpu", "--quick", "--size", "31", "--strides", "1", "--output", str(tmp_path)]
-    result = CliRunner().invoke(cli, ["lab", "run", "S1", *options])
-    assert result.exit_code == 0, result.output
-    names = {"S1.csv", "S1.json", "S1-methods.png", "S1-methods.svg", "S1-roofline.png", "S1-roofline.svg"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-    assert "4 pictures" in result.stdout

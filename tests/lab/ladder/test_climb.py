@@ -26,7 +26,7 @@ from vgg16gpu_lab.ladder import net
 from vgg16gpu_lab.ladder import rungs as rungs_module
 from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
 from vgg16gpu_lab.ladder.layers import sites, unfused
-from vgg16gpu_lab.ladder.planned import PlannedNet, _OneByOne
+from vgg16gpu_lab.ladder.planned import PlannedNet
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
@@ -252,7 +252,7 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.times.samples, patient.runs) == (1, 1)
 
 
-def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_end_with_time_and_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(climbing, "SECONDS", 0.5)
@@ -261,9 +261,6 @@ def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 0.2
 
     assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
-
-
-def test_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(climbing, "WARM_UP", 0.1)
     ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
     monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
@@ -296,12 +293,15 @@ def test_gains_are_over_the_last_rung_with_a_time() -> None:
 
 def test_fused_operators_come_apart(narrow: Path) -> None:
     graph = OnnxModel(narrow).graph()
+    found = sites(graph, (1, 3, 36, 36))
+    assert [site.follows_relu for site in found if isinstance(site.layer, Pool)] == [True] * 5
+    assert not found[0].follows_relu
     apart = unfused(graph, relu=True)
     assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
     assert sum(isinstance(op, Pool) for op in apart.ops) == 5
     assert sum(isinstance(op, Relu) for op in apart.ops) == 15
     assert apart.outputs == graph.outputs
-    assert [site.y_shape for site in sites(graph, (1, 3, 36, 36))][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
+    assert [site.y_shape for site in found][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
 
 
 def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device, narrow: Path) -> None:
@@ -312,19 +312,3 @@ def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device,
     planned.close()
     assert {rung.source for rung in RUNGS if rung.letter in "LMNO"} == {"conv_igemm.cu"} <= sources
     assert not {source for source in sources if "direct" in source}
-
-
-def test_one_by_one_launches_every_step(device: Device) -> None:
-    calls: list[object] = []
-    fake = SimpleNamespace(
-        bind=lambda steps, bases: lambda: calls.append((steps, bases)), unbind=calls.append, facts=device.facts
-    )
-    each = _OneByOne(fake)
-    launch = each.bind(["a", "b"], {})
-    launch()
-    assert calls == [(["a"], {}), (["b"], {})]
-    each.unbind(launch)
-    assert len(calls) == 4
-    each.unbind(print)
-    assert calls[-1] is print
-    assert each.facts is device.facts

@@ -3,6 +3,7 @@
 import gzip
 import struct
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -96,16 +97,10 @@ def test_variants_get_all_tables_and_wrong_ones_no_time(device, experiment):
 
 
 def test_columns_that_find_no_room_have_no_time(device, experiment, monkeypatch):
-    def full(nbytes):
-        raise DeviceError(f"no room for {nbytes} bytes")
-
-    monkeypatch.setattr(device, "allocate", full)
+    monkeypatch.setattr(device, "allocate", Mock(side_effect=DeviceError("no room")))
     rows = run(experiment, device, (), Choice(quick=True))
-    found = [row for row in rows if row.method == "parallel_im2col"]
-    assert {(row.table, row.status, row.ours) for row in found} == {
-        ("lenet", Status.NO_ROOM, None),
-        ("batch", Status.NO_ROOM, None),
-    }
+    found = {(row.table, row.status, row.ours) for row in rows if row.method == "parallel_im2col"}
+    assert found == {(table, Status.NO_ROOM, None) for table in ("lenet", "batch")}
 
 
 def test_a_folder_in_fashion_mnists_form_goes_all_the_way(device, experiment, tmp_path):

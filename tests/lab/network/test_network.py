@@ -239,9 +239,7 @@ def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch,
     setting = Setting(None, graph, (1, 3, 37, 37), device, device.facts.kind)
     assert network_causes.unlike_published(setting) == ""
     monkeypatch.setattr(kernels, "THREADS", 16)
-    said = network_causes.unlike_published(setting)
-    assert said.endswith("shared memory as large as needed, not [512][3][3]")
-    assert len(said.split(":")[0].split(", ")) == 5  # with 32 input channels
+    assert network_causes.unlike_published(setting).endswith("shared memory as large as needed, not [512][3][3]")
 
 
 def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
