@@ -73,7 +73,7 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
     assert "is there already" in refused(lab("new", "mine"))
     assert "mine" in lab("list", "--dir", "lab").stdout
     options = ("--device", "cpu", "--quick", "--size", "24", "--strides", "1", "--dir", "lab", "--json")
-    result = lab("run", "S1", *options)
+    result = lab("run", "mine", "direct-chw", *options)
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.stdout)["results"]
     assert [row["status"] for row in found["rows"] if row["variant"] == "mine"] == ["right"]
@@ -89,7 +89,7 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
     assert lab("run", "mine", *options).exit_code == 1
 
 
-@pytest.mark.slow(reason="test_own_kernels_from_new_to_run has S1 beside them")
+@pytest.mark.slow(reason="test_own_kernels_from_new_to_run has another beside it")
 def test_own_kernels_beside_all_others(lab):
     lab("new", "mine")
     result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--size", "12", "--json")

@@ -27,9 +27,17 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "beside, thrown away",
     "barrier missing",
 )
-IN_MAKE_TEST = ("a row and a column too many", "does not compile", "beside, thrown away", "block of 32")
+IN_MAKE_TEST = (
+    "a row and a column too many",
+    "does not compile",
+    "beside, thrown away",
+)  # and one setting that is right
 NIGHTLY = pytest.mark.slow(reason="the four in make test: a write, a read, no compiling, a right setting")
-NAMES = [pytest.param(name, marks=() if name in IN_MAKE_TEST else NIGHTLY) for name in BROKEN]
+CASES = [
+    pytest.param(name, quick, marks=() if (name in IN_MAKE_TEST if quick else name == "block of 32") else NIGHTLY)
+    for name in BROKEN
+    for quick in (True, False)
+]
 OPTIONS = ("--dir", "lab", "--size", "16", "--channels", "2", "--output-channels", "3")
 
 
@@ -63,8 +71,7 @@ def needs_the_sanitizer():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("quick", [True, False], ids=["quick", "usual"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "quick"), CASES)
 def test_a_broken_kernel_is_refused_and_named(lab, tmp_path, name, quick):
     broken = BROKEN[name]
     if "sanitizer" in broken.said:

@@ -122,7 +122,6 @@ def test_stray_writes_and_more_than_can_be_counted(tmp_path):
     loop = "  for (int i = 0; i < 500; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
     for change, found in (
         (("i >= rows || j >= columns", "i > rows || j >= columns"), "behind y"),
-        (("sum = fmaf", "sum = 2 * fmaf"), "96x96: error"),
         (("  y[", loop), "more than can be counted"),
     ):
         verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", change), "cpu")

@@ -52,6 +52,7 @@ def run(experiment, device, variants, choice):
     return rows
 
 
+@pytest.mark.slow(reason="128 images one after the other; the tests below have its tables with fewer, and no engine")
 def test_every_published_row_is_there_even_without_a_variant_or_the_engine(device, experiment, monkeypatch):
     def no_engine(*_, **options):
         raise DeviceError(f"{options['device']} is on strike")
@@ -98,7 +99,11 @@ def test_variants_get_all_tables_and_wrong_ones_no_time(device, experiment):
 
 def test_columns_that_find_no_room_have_no_time(device, experiment, monkeypatch):
     monkeypatch.setattr(device, "allocate", Mock(side_effect=DeviceError("no room")))
+    monkeypatch.setattr(lenet_lesson, "Engine", Mock(side_effect=DeviceError("on strike")))
     rows = run(experiment, device, (), Choice(quick=True))
+    engine = next(row for row in rows if row.method == "engine")
+    assert (engine.status, engine.ours) == (Status.FAILED, None)
+    assert "on strike" in engine.remark
     found = {(row.table, row.status, row.ours) for row in rows if row.method == "parallel_im2col"}
     assert found == {(table, Status.NO_ROOM, None) for table in ("lenet", "batch")}
 
@@ -120,7 +125,7 @@ def test_a_folder_in_fashion_mnists_form_goes_all_the_way(device, experiment, tm
     folder = replace(experiment, data=tmp_path, image=28, batches=(1,))
     own = replace(VARIANTS["direct-chw"], name="mine")  # one's own stands beside the others
     rows = run(folder, device, (*VARIANTS.values(), own), Choice(quick=True, own=(own,)))
-    assert {row.table for row in rows if row.method == "mine" and row.ours} == {*TABLES, "accuracy"}
+    assert {row.table for row in rows if row.method == "mine" and row.ours is not None} == {*TABLES, "accuracy"}
     found = {row.method: row for row in rows if row.table == "accuracy"}
     assert {*found} == {*(method.name for method in s3.METHODS), "mine", "float64", "engine"}
     assert len({row.ours for row in found.values()}) == 1
