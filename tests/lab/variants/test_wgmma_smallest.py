@@ -67,9 +67,9 @@ def pack(step: Step, x: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> N
         memory[start : start + values.size] = values.ravel()
 
 
-@pytest.mark.parametrize("problem", [PROBLEMS[1]], ids=problem_id)
-def test_what_the_boxes_hold_makes_the_answer(problem: Problem) -> None:
+def test_what_the_boxes_hold_makes_the_answer() -> None:
     """The kernel's loop, said with numpy: the maps, the coordinates and the layout of the sums fit together."""
+    problem = Problem(2, 3, 9, 3, 5, padding=1)
     packing, step = launched(problem)
     x, weight = problem.random()
     _, nbytes = places(problem, VARIANT.workspace_nbytes(problem, {}))
