@@ -78,14 +78,7 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
     (found,) = json.loads(result.stdout)["results"]
     assert [row["status"] for row in found["rows"] if row["variant"] == "mine"] == ["right"]
     assert found["options"]["own"] == ["mine"]
-    kernel = tmp_path / "lab" / "mine.cu"
-    kernel.write_text(kernel.read_text().replace("i * stride + p", "i * stride + q"))
-    result = lab("run", "mine", *options)
-    assert result.exit_code == 1
-    (found,) = json.loads(result.stdout)["results"]
-    row = found["rows"][0]
-    assert (row["variant"], row["status"], row["ours"]) == ("mine", "wrong", None)
-    kernel.unlink()
+    (tmp_path / "lab" / "mine.cu").unlink()  # wrong ones: tests/lab/broken
     assert lab("run", "mine", *options).exit_code == 1
 
 

