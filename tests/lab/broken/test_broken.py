@@ -28,9 +28,7 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "barrier missing",
 )
 IN_MAKE_TEST = {"a row and a column too many": True, "does not compile": False, "beside, thrown away": True}  # quick
-NIGHTLY = pytest.mark.slow(
-    reason="a write, a read, no compiling are in make test; test_dry_run.py has a right setting"
-)
+NIGHTLY = pytest.mark.slow(reason="a write, a read, no compiling are in make test; test_dry_run.py has a right setting")
 CASES = [
     pytest.param(name, quick, marks=() if IN_MAKE_TEST.get(name) is quick else NIGHTLY)
     for name in BROKEN

@@ -252,8 +252,12 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.times.samples, patient.runs) == (1, 1)
 
 
-def test_samples_end_with_time_and_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+def test_short_runs_are_warmed_up_and_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
+    ticks, now = [0.05, 0.06, 1.0], [0.0]  # the checked run took 0.01
+    with monkeypatch.context() as patched:
+        patched.setattr(climbing, "wall", lambda _: ticks.pop(0))
+        assert climbing._samples(lambda: None, 0.01) == [1.0]
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(climbing, "SECONDS", 0.5)
 
@@ -261,11 +265,6 @@ def test_samples_end_with_time_and_short_runs_are_warmed_up(monkeypatch: pytest.
         now[0] += 0.2
 
     assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
-    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
-    monkeypatch.setattr(climbing, "SECONDS", 0.0)
-    ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
-    monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
-    assert climbing._samples(lambda: None, 0.01) == [1.0]
 
 
 # Gains
