@@ -21,7 +21,7 @@ def _one_measurement_of_the_ceilings(measured_ceilings):
 @pytest.fixture
 def no_figures(monkeypatch):
     """`lab run` draws none, which takes longer than the run; tests/lab/figures/test_figures.py has those."""
-    monkeypatch.setattr(command, "draw", lambda *_: Drawn())
+    monkeypatch.setattr(command, "draw", lambda *_: Drawn((), ("no figure here",)))
 
 
 @pytest.fixture

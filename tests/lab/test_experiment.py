@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
+from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, Row, find_row, ratio_row, with_own
 from vgg16gpu_lab.experiments import s1, s2
 from vgg16gpu_lab.experiments.record import check_folder, content, write
 from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
@@ -94,8 +94,6 @@ def test_the_heuristics_that_cudnn_was_asked_for_are_told():
 
 
 def s1_row(size, method, ours, measurement, problem):
-    from vgg16gpu_lab.experiment import Row
-
     return Row("S1", "methods", str(size), method, "", ours, problem=problem, measurement=measurement)
 
 

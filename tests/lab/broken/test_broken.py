@@ -27,6 +27,13 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "beside, thrown away",
     "barrier missing",
 )
+IN_MAKE_TEST = {"a row and a column too many": True, "does not compile": False, "beside, thrown away": True}  # quick
+NIGHTLY = pytest.mark.slow(reason="a write, a read, no compiling are in make test; test_dry_run.py has a right setting")
+CASES = [
+    pytest.param(name, quick, marks=() if IN_MAKE_TEST.get(name) is quick else NIGHTLY)
+    for name in BROKEN
+    for quick in (True, False)
+]
 OPTIONS = ("--dir", "lab", "--size", "16", "--channels", "2", "--output-channels", "3")
 
 
@@ -60,8 +67,7 @@ def needs_the_sanitizer():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("quick", [True, False], ids=["quick", "usual"])
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(("name", "quick"), CASES)
 def test_a_broken_kernel_is_refused_and_named(lab, tmp_path, name, quick):
     broken = BROKEN[name]
     if "sanitizer" in broken.said:

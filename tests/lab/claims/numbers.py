@@ -9,11 +9,6 @@ NOTHING = Times({}, "not run")
 ALL = {each.claim.number: each for each in judge(NOTHING)}
 
 
-def of_seed(seed):
-    """The numbers of a report's claims."""
-    return [number for number, each in ALL.items() if each.claim.seed == seed]
-
-
 def times(values, **options):
     """Numbers, or entries, by key."""
     return Times({name: v if isinstance(v, Entry) else Entry(v) for name, v in values.items()}, "not run", **options)

@@ -6,8 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
-import pytest
-
 from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, NOTHING, times
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.model import Model
@@ -31,7 +29,7 @@ from vgg16gpu_lab.claims.judge import (
 )
 from vgg16gpu_lab.claims.s5 import LADDER, ONNXRUNTIME
 from vgg16gpu_lab.claims.table import claims, counts
-from vgg16gpu_lab.claims.times import Entry, Quantity, Times, key, one
+from vgg16gpu_lab.claims.times import Entry, Quantity, key, one
 from vgg16gpu_lab.experiment import Choice
 from vgg16gpu_lab.experiments import s1, s2, s3, s4, s5
 from vgg16gpu_lab.ladder.layers import sites
@@ -53,12 +51,6 @@ def test_numbers_texts_sections_and_kinds():
         assert re.fullmatch(r"(intro|\d(\.\d)*)(, \d(\.\d)*)*|-", claim.section), claim.number
         assert claim.test
     assert sum(counts(list(ALL.values()))["ours"].values()) == len(ALL)
-
-
-def test_what_no_section_says_is_our_question():
-    ours = {claim.number for claim in claims() if claim.kind == "our question"}
-    assert {claim.number for claim in claims() if claim.section == "-"} <= ours
-    assert len(ours) == 11
 
 
 # ---- What claims ask for by name
@@ -91,21 +83,16 @@ def cases():
     yield from (key("S5", LADDER, "", letter) for letter in ("A", "B", "C", "D", "E", ONNXRUNTIME))
 
 
-KNOWN = set(published()) | set(cases())
-
-
-@pytest.mark.parametrize("number", ALL)
-def test_every_name_is_a_published_row_or_one_of_ours(number):
-    assert not set(ALL[number].claim.judge.keys) - KNOWN
-
-
-@pytest.mark.parametrize("number", [number for number, each in ALL.items() if each.theirs.verdict is not CANNOT_TELL])
-def test_what_a_published_table_decides_it_holds(number):
+def test_every_name_is_a_published_row_or_one_of_ours():
     """Every name whose table and method were published is a row of the file."""
-    methods = {(name[0], name[1], name[3]) for name in published()}
-    names = [name for name in ALL[number].claim.judge.keys if (name[0], name[1], name[3]) in methods]
-    unpublished = {name for name in names if name not in published() and (name[0] != "S1" or not name[4])}  # a stride
-    assert {name[2] for name in unpublished} <= {str(size) for size in (*s1.NEAR, *s1.LARGER)}
+    known, methods = {*published(), *cases()}, {(name[0], name[1], name[3]) for name in published()}
+    for each in ALL.values():
+        names = set(each.claim.judge.keys)
+        assert not names - known, each.claim.number
+        if each.theirs.verdict is not CANNOT_TELL:
+            names = {name for name in names - {*published()} if (name[0], name[1], name[3]) in methods}
+            unpublished = {name[2] for name in names if name[0] != "S1" or not name[4]}  # of S1 one stride was
+            assert unpublished <= {str(size) for size in (*s1.NEAR, *s1.LARGER)}, each.claim.number
 
 
 def test_a_row_that_a_record_lacks_is_named():
@@ -114,8 +101,6 @@ def test_a_row_that_a_record_lacks_is_named():
     assert judge_of.find(times(table)).figure == "not run"
     found = judge_of.find(times(table, names_rows=True))
     assert (found.verdict, found.figure) == (CANNOT_TELL, "no row halo_even of table conv2d in the record")
-    others = {name: 1.0 + (name[3] == "halo_edge") for name in judge_of.keys}
-    assert judge_of.find(times(table | others, names_rows=True)).verdict is HOLDS  # once such rows are there
     assert judge_of.find(times({key("S1", "methods", 31, "direct"): 1.0}, names_rows=True)).figure == "not run"
 
 
@@ -182,11 +167,8 @@ def test_one_counter_example_is_enough_and_a_missing_row_leaves_open():
     assert faster([pair(), pair(A, C, optional=True)]).find(times({A: 1, B: 2})).verdict is HOLDS
     alone = faster([pair(A, C, optional=True)]).find(NOTHING)
     assert (alone.verdict, alone.figure, alone.cases) == (CANNOT_TELL, "no numbers", 0)
-
-
-def test_estimates_are_marked():
-    finding = faster([pair()]).find(times({A: 1, B: Entry(2, "estimated")}))
-    assert finding.figure == "2x (x: 1 against ~2 ms)"
+    estimated = faster([pair()]).find(times({A: 1, B: Entry(2, "estimated")}))
+    assert estimated.figure == "2x (x: 1 against ~2 ms)"
 
 
 def test_quantities():
@@ -229,8 +211,6 @@ def test_a_time_that_is_hardly_more_than_a_launch_counts_for_nothing():
         assert (finding.verdict, finding.figure) == (CANNOT_TELL, "1 of 1 too short to count")
         assert (finding.holds, finding.cases, finding.short) == (0, 0, ("x",))
     assert faster([pair()]).find(times({A: 0.0046, B: 0.0041, C: 0.1})).verdict is DOES_NOT
-    both = faster([Pair("short", one(*A), one(*B)), Pair("long", one(*B), one(*C))]).find(short)
-    assert both.verdict is CANNOT_TELL  # one of the two of the other pair is short as well
     mixed = times({A: 0.1, B: 0.2, C: 0.001}, floors=floors)
     finding = faster([Pair("long", one(*A), one(*B)), Pair("short", one(*A), one(*C))]).find(mixed)
     assert (finding.verdict, finding.which, finding.short) == (HOLDS, ("long",), ("short",))
@@ -238,11 +218,6 @@ def test_a_time_that_is_hardly_more_than_a_launch_counts_for_nothing():
     assert faster([pair()]).find(long).short == ()
     just = LAUNCHES * floors["S1"]
     assert not faster([pair()]).find(times({A: just, B: 2 * just}, floors=floors)).short
-
-
-def test_published_times_have_no_floor():
-    assert faster([pair()]).find(times({A: 1e-6, B: 2e-6})).verdict is HOLDS
-    assert Times({A: Entry(1e-6)}, "").floors == {}
 
 
 def test_ranges_and_savings():

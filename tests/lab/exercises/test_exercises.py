@@ -42,11 +42,7 @@ def test_the_solution_passes_and_the_start_fails(device, name):
     started = judge(found, found.start, device)
     assert not started.passed
     assert [what for what in wrong(started) if "right answer" not in what] == FAILS[name]
-
-
-def test_starts_compute_the_right_answer_but_for_the_barrier():
-    answers = {name: judge(exercise(name), exercise(name).start, "cpu").findings[0].ok for name in ("split", "tile")}
-    assert answers == {"split": True, "tile": True}
+    assert started.findings[0].ok or name == "barrier"  # every other start computes the right answer
 
 
 def edited(tmp_path, name, *changes, start=False):
@@ -111,28 +107,26 @@ CHEATS = {
 }
 
 
-@pytest.mark.parametrize("case", CHEATS)
+NIGHTLY = pytest.mark.slow(reason="what starts fail by is what these do; two of them are in make test")
+IN_MAKE_TEST = ("coalesce, read past the counters", "barrier, the other one missing")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in IN_MAKE_TEST else NIGHTLY) for case in CHEATS])
 def test_the_check_is_not_fooled(tmp_path, case):
     name, changes, noticed = CHEATS[case]
     verdict = judge(exercise(name), edited(tmp_path, name, *changes), "cpu")
     assert any(what.startswith(noticed) for what in wrong(verdict)), verdict
 
 
-def test_wrong_answers_and_stray_writes(tmp_path):
-    path = edited(tmp_path, "coalesce", ("i >= rows || j >= columns", "i > rows || j >= columns"))
-    verdict = judge(exercise("coalesce"), path, "cpu")
-    assert "behind y" in verdict.findings[0].found
-    path = edited(tmp_path, "coalesce", ("sum = fmaf", "sum = 2 * fmaf"))
-    verdict = judge(exercise("coalesce"), path, "cpu")
-    assert "96x96: error" in verdict.findings[0].found
-    assert not verdict.passed
-
-
-def test_more_than_can_be_counted_is_no_pass(tmp_path):
+def test_stray_writes_and_more_than_can_be_counted(tmp_path):
     loop = "  for (int i = 0; i < 500; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
-    verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", ("  y[", loop)), "cpu")
-    assert "more than can be counted" in verdict.findings[0].found
-    assert not verdict.passed
+    for change, found in (
+        (("i >= rows || j >= columns", "i > rows || j >= columns"), "behind y"),
+        (("  y[", loop), "more than can be counted"),
+    ):
+        verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", change), "cpu")
+        assert found in verdict.findings[0].found
+        assert not verdict.passed
 
 
 def test_a_device_that_is_not_there_is_no_verdict():
@@ -141,14 +135,14 @@ def test_a_device_that_is_not_there_is_no_verdict():
 
 
 def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
-    path = edited(tmp_path, "split", ("#define PARTS 32", "#define PARTS 9999"))
-    assert "#define PARTS is 9999" in check(path, "cpu").problem
-    path = edited(tmp_path, "split", ("#define PARTS 32", "constexpr int PARTS = 32;"))
-    assert "#define PARTS is not there" in check(path, "cpu").problem
-    path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f"))
-    assert "does not compile" in check(path, "cpu").problem
+    for name, old, new, said in (
+        ("split", "#define PARTS 32", "#define PARTS 9999", "#define PARTS is 9999"),
+        ("split", "#define PARTS 32", "constexpr int PARTS = 32;", "#define PARTS is not there"),
+        ("coalesce", "float sum = 0.f;", "float sum = 0.f", "does not compile"),
+    ):
+        assert said in judge(exercise(name), edited(tmp_path, name, (old, new)), "cpu").problem
     path = edited(tmp_path, "coalesce", ("y[i * columns + j] = sum", "y[1ll << 40] = sum"))
     assert "far outside of its arrays" in check(path, "cpu").problem
     path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f;\n  for (;;) sum += filter[0];"))
-    monkeypatch.setattr("vgg16gpu_lab.exercises.judge.SECONDS", 4.0)
-    assert "did not end within 4 s" in check(path, "cpu").problem
+    monkeypatch.setattr("vgg16gpu_lab.exercises.judge.SECONDS", 1.0)
+    assert "did not end within 1 s" in check(path, "cpu").problem

@@ -25,9 +25,8 @@ from vgg16gpu_lab.ladder import climb as climbing
 from vgg16gpu_lab.ladder import net
 from vgg16gpu_lab.ladder import rungs as rungs_module
 from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
-from vgg16gpu_lab.ladder.content import BOUNDS, PRECISIONS
 from vgg16gpu_lab.ladder.layers import sites, unfused
-from vgg16gpu_lab.ladder.planned import PlannedNet, _OneByOne
+from vgg16gpu_lab.ladder.planned import PlannedNet
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
@@ -38,6 +37,7 @@ ON_A_CPU = "LMPT"  # of the engine's
 @pytest.fixture(autouse=True)
 def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(climbing, "SECONDS", 0.0)
+    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,8 @@ def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narro
 
 
 def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
-    outcomes = climbed(digits_model(), device, "ADGT")
-    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("ADGT", "measured")
+    outcomes = climbed(digits_model(), device, "AT")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("AT", "measured")
 
 
 @pytest.mark.sanitize
@@ -190,10 +190,7 @@ def test_wrong_scores_get_no_time(scores: Array) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(None, "measured"), (0, "wrong"), (2, "wrong")])
-def test_every_image_is_checked_and_the_first_timed(
-    wrong: int | None, status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
+def test_every_image_is_checked_and_the_first_timed(wrong: int | None, status: str) -> None:
     reference = np.array([[1.0, 2.0], [3.0, 5.0], [-1.0, 4.0]], np.float32)
     seen: list[int] = []
 
@@ -216,8 +213,7 @@ def test_onnxruntime_has_a_row_for_each_image(narrow: Path, device: Device) -> N
     scores, line = onnxruntime_scores(where, x)
     assert scores.shape == (3, 10)
     assert line.samples >= 1
-    for image, row in zip(x, scores, strict=True):
-        np.testing.assert_allclose(onnxruntime_scores(where, image[np.newaxis])[0][0], row, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(onnxruntime_scores(where, x[1:2])[0], scores[1:2], rtol=1e-4, atol=1e-4)
 
 
 def test_int8_is_calibrated_on_the_users_inputs(narrow: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,18 +235,13 @@ def test_a_run_that_fails_is_wrong_and_closed() -> None:
     running = Fixed(REFERENCE, KernelError("gave up"))
     outcome = outcome_of(running)
     assert (outcome.status, outcome.why, outcome.times, running.closed) == ("wrong", "gave up", None, 1)
-
-
-@pytest.mark.parametrize(
-    ("error", "status"), [(ModelError("no"), "missing"), (DeviceError("no"), "missing"), (KernelError("no"), "wrong")]
-)
-def test_what_cannot_be_opened(error: Exception, status: str) -> None:
-    outcome = outcome_of(error)
-    assert (outcome.status, outcome.why, outcome.times) == (status, "no", None)
+    # What cannot be opened at all
+    for error, status in ((ModelError("no"), "missing"), (DeviceError("no"), "missing"), (KernelError("no"), "wrong")):
+        outcome = outcome_of(error)
+        assert (outcome.status, outcome.why, outcome.times) == (status, "no", None)
 
 
 def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
     running = Fixed(REFERENCE)
     assert outcome_of(running).times is not None
     assert running.runs == 2
@@ -261,8 +252,12 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.times.samples, patient.runs) == (1, 1)
 
 
-def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+def test_short_runs_are_warmed_up_and_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
+    ticks, now = [0.05, 0.06, 1.0], [0.0]  # the checked run took 0.01
+    with monkeypatch.context() as patched:
+        patched.setattr(climbing, "wall", lambda _: ticks.pop(0))
+        assert climbing._samples(lambda: None, 0.01) == [1.0]
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(climbing, "SECONDS", 0.5)
 
@@ -270,13 +265,6 @@ def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 0.2
 
     assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
-
-
-def test_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
-    ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
-    monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
-    assert climbing._samples(lambda: None, 0.01) == [1.0]
 
 
 # Gains
@@ -294,33 +282,10 @@ def test_gains_are_over_the_last_rung_with_a_time() -> None:
     b, c, d = (RUNGS[LETTERS.index(letter)].predicted for letter in "BCD")
     assert [gain.measured for gain in found] == [None, 4.0, None, 4.0]
     assert [gain.predicted for gain in found] == [None, b, c, c * d]
-
-
-def test_a_rung_left_out_counts_in_the_prediction() -> None:
+    # A rung left out counts in the prediction
     (_, gain) = gains([reached("E", 3.0), reached("G", 1.0)])
     f, g = (RUNGS[LETTERS.index(letter)].predicted for letter in "FG")
     assert (gain.measured, gain.predicted) == (3.0, f * g)
-
-
-def test_the_table_of_rungs_is_whole() -> None:
-    assert "".join(LETTERS) == "ABCDEFGHIJKLMNOPQRST"
-    assert [rung.letter for rung in RUNGS if rung.predicted is None] == ["A"]
-    assert all(rung.reason and rung.idea and len(rung.name) <= 24 for rung in RUNGS)
-    assert [rung.published_ms for rung in RUNGS[:3]] == [20803.31, 1197.87, None]
-    assert all("minus infinity" in rung.note for rung in RUNGS[:2])
-
-
-def test_the_bounds_are_said_as_they_are_used() -> None:
-    assert {name: TOLERANCES[name] for name in PRECISIONS} == {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.5}
-    assert "0.0001 (fp32), 0.02 (fp16), 0.5 (int8)" in BOUNDS
-
-
-def test_what_is_several_things_or_a_switch_says_so() -> None:
-    notes = {rung.letter: rung.note for rung in RUNGS}
-    assert "Not one idea" in notes["L"]
-    assert all("no file of its own" in notes[letter] for letter in "MNO")
-    alone = [rung.source for rung in RUNGS if rung.letter in SIMPLE]
-    assert len({*alone}) == len(SIMPLE)  # every other rung of the simple kernels has a file
 
 
 # Layers and launches
@@ -328,12 +293,15 @@ def test_what_is_several_things_or_a_switch_says_so() -> None:
 
 def test_fused_operators_come_apart(narrow: Path) -> None:
     graph = OnnxModel(narrow).graph()
+    found = sites(graph, (1, 3, 36, 36))
+    assert [site.follows_relu for site in found if isinstance(site.layer, Pool)] == [True] * 5
+    assert not found[0].follows_relu
     apart = unfused(graph, relu=True)
     assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
     assert sum(isinstance(op, Pool) for op in apart.ops) == 5
     assert sum(isinstance(op, Relu) for op in apart.ops) == 15
     assert apart.outputs == graph.outputs
-    assert [site.y_shape for site in sites(graph, (1, 3, 36, 36))][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
+    assert [site.y_shape for site in found][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
 
 
 def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device, narrow: Path) -> None:
@@ -344,19 +312,3 @@ def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device,
     planned.close()
     assert {rung.source for rung in RUNGS if rung.letter in "LMNO"} == {"conv_igemm.cu"} <= sources
     assert not {source for source in sources if "direct" in source}
-
-
-def test_one_by_one_launches_every_step(device: Device) -> None:
-    calls: list[object] = []
-    fake = SimpleNamespace(
-        bind=lambda steps, bases: lambda: calls.append((steps, bases)), unbind=calls.append, facts=device.facts
-    )
-    each = _OneByOne(fake)
-    launch = each.bind(["a", "b"], {})
-    launch()
-    assert calls == [(["a"], {}), (["b"], {})]
-    each.unbind(launch)
-    assert len(calls) == 4
-    each.unbind(print)
-    assert calls[-1] is print
-    assert each.facts is device.facts

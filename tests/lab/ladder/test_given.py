@@ -83,15 +83,6 @@ def test_a_file_with_channels_last_is_turned(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.moveaxis(x.astype(np.float32), -1, 1))
 
 
-def test_rows(tmp_path: Path) -> None:
-    model = Model(("n", 6))
-    model.gemm("input", "y", 6, 5)
-    path, x = model.save(tmp_path / "m.onnx"), np.arange(12, dtype=np.float32).reshape(2, 6)
-    np.save(tmp_path / "x.npy", x)
-    opened = OnnxModel(path)
-    np.testing.assert_array_equal(given_inputs(tmp_path / "x.npy", opened, opened.graph(), (1, 6)), x)
-
-
 def test_what_is_refused(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no files that end in \.txt, \.npy"):
         given(tmp_path, graph)

@@ -3,7 +3,6 @@
 from contextlib import closing
 
 import numpy as np
-import pytest
 
 from tests.lab.lenet.small import EFFORT, VARIANTS
 from vgg16gpu import Engine
@@ -14,10 +13,6 @@ from vgg16gpu_lab.lenet.columns import ColumnsOnDevice
 from vgg16gpu_lab.lenet.forward import OnDevice, Sequential, activations, scores_of_all, timed
 from vgg16gpu_lab.lenet.net import LeNet, Shape
 from vgg16gpu_lab.measure.measure import Status, verdict
-
-
-def test_the_sequential_version_is_right(net, x):
-    assert score_error(scores_of_all(net, Sequential(net), x, 8), net.expected(x)).max() < 1e-5
 
 
 def test_of_parallel_im2col_the_device_makes_the_columns_alone(device, net, x, monkeypatch):
@@ -42,14 +37,6 @@ def test_of_parallel_im2col_the_device_makes_the_columns_alone(device, net, x, m
         assert [layer.trespass() for layer in version.layers.values()] == ["", ""]
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_of_the_experiment_is_right_within_the_net(device, net, x, name):
-    """A last batch that is not full, and both layers in turns, included."""
-    with closing(OnDevice(device, net, VARIANTS[name], 8)) as version:
-        scores = scores_of_all(net, version, x, 8)
-    assert score_error(scores, net.expected(x)).max() < 1e-5
-
-
 def versions_of(device, net, batch):
     """Every version of the experiment, by name, open."""
     yield "sequential-cpu", Sequential(net)
@@ -60,10 +47,11 @@ def versions_of(device, net, batch):
             yield name, version
 
 
-def test_every_version_adds_the_bias_to_its_convolutions(device, net, x):
-    """Within the kernel, or on the host; what is measured of a kernel that adds none is compared without."""
-    maps = activations(net, x[:3])
-    for name, version in versions_of(device, net, 3):
+def test_every_version_is_right_within_the_net_and_adds_the_bias(device, net, x):
+    """Also in a last batch that is not full, and in both layers in turns; the bias within the kernel or on the host."""
+    maps, expected_scores = activations(net, x[:8]), net.expected(x)
+    for name, version in versions_of(device, net, 8):
+        assert score_error(scores_of_all(net, version, x, 8), expected_scores).max() < 1e-5, name
         for layer, bias in (("conv1", net.parameters["conv1.bias"]), ("conv2", net.parameters["conv2.bias"])):
             y, expected = version.convolve(layer, maps[layer].x), maps[layer].expected
             assert layer_error(y, expected) < 1e-5, name

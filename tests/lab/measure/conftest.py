@@ -6,12 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.lab.conftest import LITTLE
-from tests.lab.fake_libraries import (
-    Engine,
-    FakeCudnn,
-    FakeForeign,
-    FakeTorch,
-)
+from tests.lab.fake_libraries import Engine, FakeCudnn, FakeForeign, FakeTorch
 from vgg16gpu.devices import open_device
 from vgg16gpu_lab.measure.cudnn import frontend as library_frontend
 from vgg16gpu_lab.measure.cudnn.library import measure_cudnn

@@ -2,8 +2,6 @@
 
 from unittest import mock
 
-import pytest
-
 from tests.lab.conftest import LITTLE
 from vgg16gpu_lab.measure import baseline
 from vgg16gpu_lab.measure.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
@@ -19,24 +17,21 @@ def test_numpy(device):
     assert found.seconds() > 0
 
 
-@pytest.mark.parametrize(("name", "tf32"), [(CUDNN, False), (CUDNN_TF32, True)])
-def test_tf32_is_asked_for_by_name(name, tf32):
-    reference = Reference(Problem(1, 2, 8, 8, 3), 10**6)
-    with mock.patch.object(baseline, "measure_cudnn", side_effect=MissingLibraryError("none here")) as asked:
+def test_libraries_are_asked_by_name():
+    reference, error = Reference(Problem(1, 2, 8, 8, 3), 10**6), MissingLibraryError("none here")
+    for name, asked_of, options in (
+        (CUDNN, "measure_cudnn", {"tf32": False}),
+        (CUDNN_TF32, "measure_cudnn", {"tf32": True}),
+        (CUDNN_THREE, "measure_three", {}),
+    ):
+        with mock.patch.object(baseline, asked_of, side_effect=error) as asked:
+            found = measure_baseline(name, mock.sentinel.device, reference, LITTLE, None)
+        asked.assert_called_once_with(mock.sentinel.device, reference, LITTLE, None, **options)
+        assert (found.status, found.reason) == (Status.MISSING, "none here")
+
+
+def test_a_bias_is_refused():
+    reference = Reference(Problem(1, 2, 8, 8, 3, bias=True), 1)
+    for name in BASELINES:
         found = measure_baseline(name, mock.sentinel.device, reference, LITTLE, None)
-    assert asked.call_args.kwargs == {"tf32": tf32}
-    assert (found.status, found.reason) == (Status.MISSING, "none here")
-
-
-def test_three_calls_are_asked_for_by_name():
-    reference = Reference(Problem(1, 2, 8, 8, 3), 10**6)
-    with mock.patch.object(baseline, "measure_three", side_effect=MissingLibraryError("none here")) as asked:
-        found = measure_baseline(CUDNN_THREE, mock.sentinel.device, reference, LITTLE, None)
-    assert asked.call_args.args == (mock.sentinel.device, reference, LITTLE, None)
-    assert (found.status, found.reason) == (Status.MISSING, "none here")
-
-
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_bias_is_refused(name):
-    found = measure_baseline(name, mock.sentinel.device, Reference(Problem(1, 2, 8, 8, 3, bias=True), 1), LITTLE, None)
-    assert (found.status, "no bias" in found.reason) == (Status.REFUSED, True)
+        assert (found.status, "no bias" in found.reason) == (Status.REFUSED, True)

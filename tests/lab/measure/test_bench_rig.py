@@ -66,12 +66,6 @@ def test_a_wrong_one_gets_no_time(outcome):
     assert "allowed is 1e-05: no time" in found.reason
 
 
-def test_one_that_leaves_outputs_out_is_wrong(outcome):
-    found = outcome(("if (i >= OH || j >= OW)", "if (i >= OH || j >= OW - 1)"))
-    assert found.status is Status.WRONG
-    assert "nan" in found.reason
-
-
 def test_a_launch_that_cuda_would_reject(outcome):
     found = outcome(parameters={"block": 64}.items())
     assert found.status is Status.INVALID
@@ -91,12 +85,7 @@ def test_one_that_does_not_compile(outcome):
     assert re.search(r"mine\.cu does not compile( for sm_\w+ with \S+)?$", found.reason)
     assert "nonsense" in found.output
     assert found.output.count("\n") > 1
-
-
-def test_all_that_the_compiler_wrote_is_kept(outcome):
-    found = outcome(("float sum = 0.f;", "float sum = 0.f;\n" + "".join(f"  nonsense{n}++;\n" for n in range(90))))
     assert "\n" not in found.reason
-    assert {f"nonsense{n}" for n in range(90)} <= set(re.findall(r"nonsense\d+", found.output))
 
 
 def test_one_whose_python_side_fails(outcome):
@@ -116,14 +105,6 @@ def test_no_room(rig):
     assert (found.status, found.reason) == (Status.NO_ROOM, "too little memory")
 
 
-def test_too_short_a_run_tells_nothing_of_larger_ones(rig, monkeypatch):
-    small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
-    first = rig.measure("direct-chw", {}, small)
-    effort = replace(LITTLE, limit=99 * first.seconds())
-    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 2 * first.seconds())
-    assert rig.measure("direct-chw", {}, large, effort).status is Status.RIGHT
-
-
 def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monkeypatch):
     small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
     rig = BenchRig(device, variants(), LITTLE)
@@ -133,7 +114,8 @@ def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monke
     assert found.status is Status.ESTIMATED
     assert found.seconds() == pytest.approx(100 * first.seconds())
     assert "1x2x24x24" in found.reason
-    assert rig.measure("direct-chw", {}, large).status is Status.RIGHT
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 2 * first.seconds())  # too short a run tells nothing
+    assert rig.measure("direct-chw", {}, large, replace(LITTLE, limit=98 * first.seconds())).status is Status.RIGHT
 
 
 def test_an_estimate_has_its_conversion_and_comes_from_the_largest(device, monkeypatch):
@@ -161,20 +143,13 @@ def test_a_broken_device_ends_it_by_name(rig):
         rig.baseline("numpy", SMALL)
 
 
-def test_kernels_are_compiled_together(rig):
-    work = [("direct-chw", {}, SMALL), ("im2col-vector", {}, SMALL), ("nonesuch", {}, SMALL)]
-    with mock.patch.object(rig.device, "build") as build:
-        rig.build(work)
-    (kernels,) = build.call_args.args
-    assert {kernel.source for kernel in kernels} == {"lab/direct_chw.cu", "lab/im2col.cu", "lab/im2col_vector.cu"}
-
-
 def test_what_cuda_would_reject_is_not_compiled(rig, monkeypatch):
     """A block of 4096 threads: compilers warn of it, and nobody has asked them."""
     built = []
     monkeypatch.setattr(rig.device, "build", built.extend)
-    rig.build([("tiled-shared", {"tile": 64}, Problem(1, 1, 8, 8, 1)), ("direct-chw", {}, Problem(1, 1, 8, 8, 1))])
-    assert {kernel.source for kernel in built} == {"lab/direct_chw.cu"}
+    work = [(name, {}, SMALL) for name in ("direct-chw", "im2col-vector", "nonesuch")]
+    rig.build([("tiled-shared", {"tile": 64}, SMALL), *work])
+    assert {kernel.source for kernel in built} == {"lab/direct_chw.cu", "lab/im2col.cu", "lab/im2col_vector.cu"}
 
 
 def test_each_setting_has_one_dry_run_and_is_not_run_before(device):

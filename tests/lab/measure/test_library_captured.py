@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from tests.devices.cuda.test_graph import Bindings
-from tests.lab.fake_libraries import (
-    STREAM,
-)
+from tests.lab.fake_libraries import STREAM
 from tests.lab.measure.conftest import tried
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.cuda.foreign import CudaForeign

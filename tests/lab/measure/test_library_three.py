@@ -1,5 +1,6 @@
 """lab/measure/cudnn/three.py: three calls of cuDNN, each with a handle and a result of its own, are one time."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,15 +51,19 @@ def test_every_call_has_a_handle_and_they_share_x(host, front_end, monkeypatch):
         assert sent[-3:] == [inputs[0].nbytes, inputs[1].nbytes, inputs[1].nbytes]
 
 
-@pytest.mark.parametrize("wrong", [2.0, np.nan])
-@pytest.mark.parametrize("place", range(CALLS))
-def test_all_results_are_looked_at(wrong, place):
+def test_all_results_are_looked_at():
     reference = Reference(PROBLEM, 10**6)
     factors = [1.0] * CALLS
     together = Together([told_session(reference, factors, i) for i in range(CALLS)], reference)
     assert reference.error(together.y()) < 1e-6
-    factors[place] = wrong
-    assert not reference.error(together.y()) < 0.1
+    for place, wrong in product(range(CALLS), (2.0, np.nan)):
+        factors[:] = [1.0] * CALLS
+        factors[place] = wrong
+        assert not reference.error(together.y()) < 0.1
+    fails = {"run": None, "reason": "no room"}
+    sessions = [told_session(reference, factors, i, **(fails if i == 1 else {})) for i in range(CALLS)]
+    (candidate,) = Together(sessions, reference).candidates
+    assert (candidate.run, candidate.reason) == (None, "no room")
 
 
 def told_session(reference, factors, index, **options):
@@ -66,14 +71,6 @@ def told_session(reference, factors, index, **options):
     candidate = Candidate("eng0", options.pop("run", lambda: None), **options)
     y = reference.expected.astype(np.float32)
     return SimpleNamespace(candidates=[candidate], y=lambda: y * np.float32(factors[index]))
-
-
-def test_one_that_cannot_be_run_is_the_reason():
-    reference = Reference(PROBLEM, 10**6)
-    fails = {"run": None, "reason": "no room"}
-    sessions = [told_session(reference, [], i, **(fails if i == 1 else {})) for i in range(CALLS)]
-    (candidate,) = Together(sessions, reference).candidates
-    assert (candidate.run, candidate.reason) == (None, "no room")
 
 
 def test_no_plan_is_a_refusal(host, front_end):

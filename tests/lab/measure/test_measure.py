@@ -3,8 +3,6 @@
 import math
 from dataclasses import replace
 
-import pytest
-
 from tests.lab.conftest import LITTLE
 from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu_lab.measure.measure import (
@@ -30,7 +28,7 @@ def measured(rig, name, effort=LITTLE, flush=None):
 
 
 def test_conversion_and_computation_are_timed_apart(rig):
-    found = measured(rig, "im2col-vector")
+    found = measured(rig, "im2col-vector", replace(LITTLE, seconds=60.0))  # three samples end it, however slow
     assert found.status is Status.RIGHT
     assert found.error <= found.tolerance
     assert found.checked == "all outputs"
@@ -92,8 +90,4 @@ def test_seconds_of_parts():
     assert (estimate.seconds("total"), estimate.seconds(cold=True)) == (4.0, None)
     estimate = replace(estimate, estimate_convert_s=2.0)
     assert (estimate.seconds(), estimate.seconds("total")) == (4.0, 6.0)
-
-
-@pytest.mark.parametrize("status", Status)
-def test_faults(status):
-    assert status.is_fault == (status in (Status.WRONG, Status.FAILED))
+    assert [status for status in Status if status.is_fault] == [Status.WRONG, Status.FAILED]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -76,13 +77,8 @@ def measured(running, iterations, x, expected, *, most_s=None, effort=EFFORT):
 
 
 def test_one_after_the_other_on_the_host(graph, x, expected):
-    net = SequentialNet(graph, (1, 3, 37, 37))
-    found = measure_network(lambda: net, (1,), x, expected, replace(EFFORT, limit=math.inf), most_s=None)
-    (once,) = found
-    assert once.measurement.status is Status.RIGHT
-    assert once.measurement.error < 1e-5
-    assert once.measurement.checked == "scores of 4 of 4 images against onnxruntime's"
-    assert once.measurement.compute.warm.samples == 1
+    found = SequentialNet(graph, (1, 3, 37, 37)).run(x[:1])
+    np.testing.assert_allclose(found, expected[:1], rtol=1e-4, atol=1e-5)
 
 
 def test_work(graph):
@@ -108,16 +104,12 @@ def test_one_iteration_is_a_checked_run_and_more_are_of_the_same_image(x, expect
     assert many.measurement.compute.warm.samples == EFFORT.samples
 
 
-@pytest.mark.parametrize("most_s", [60.0, math.inf])
-def test_all_iterations_are_made(x, expected, most_s):
+def test_all_iterations_are_made_or_none(x, expected):
     running = Fixed(expected)
-    found = measured(running, (1, 5, 50), x, expected, most_s=most_s)
+    found = measured(running, (1, 5, 50), x, expected, most_s=60.0)
     assert [each.measurement.compute.warm.samples for each in found] == [1, 5, 50]
     assert running.runs == IMAGES + 55
     assert all(each.measurement.details["mean_s"] == each.mean_s for each in found)
-
-
-def test_what_would_take_too_long_is_not_measured(x, expected):
     running = Fixed(expected)
     one, many = measured(running, (1, 500), x, expected, most_s=0.0)
     assert one.measurement.status is Status.RIGHT
@@ -139,40 +131,30 @@ def test_what_takes_long_is_checked_on_one_image(x, expected):
         np.testing.assert_array_equal(seen, x[:1])
 
 
-@pytest.mark.parametrize("change", [lambda y: y * 1.01, lambda y: y * np.nan, lambda y: y[::-1]])
-def test_wrong_scores_get_no_time(x, expected, change):
-    found = measured(Fixed(change(expected)), (1, 5), x, expected)
-    assert [(each.measurement.status, each.mean_s, each.measurement.compute) for each in found] == [
-        (Status.WRONG, None, None)
-    ] * 2
-    assert "no time" in found[0].measurement.reason
+def test_wrong_scores_get_no_time(x, expected):
+    for wrong in (expected * 1.01, expected * np.nan, expected[::-1]):
+        found = measured(Fixed(wrong), (1, 5), x, expected)
+        outcomes = [(each.measurement.status, each.mean_s, each.measurement.compute) for each in found]
+        assert outcomes == [(Status.WRONG, None, None)] * 2
+        assert "no time" in found[0].measurement.reason
 
 
-@pytest.mark.parametrize(
-    ("error", "status"), [(DeviceError("full"), Status.REFUSED), (KernelError("x"), Status.FAILED)]
-)
-def test_what_cannot_be_opened(x, expected, error, status):
-    def opened():
-        raise error
-
-    (found,) = measure_network(opened, (1,), x, expected, EFFORT, most_s=None)
-    assert (found.measurement.status, found.measurement.reason, found.mean_s) == (status, str(error), None)
-
-
-@pytest.mark.parametrize("last", [0, IMAGES])
-def test_what_fails_on_the_way_has_no_time_and_is_closed(x, expected, last):
-    """In the checked runs, and in those after them."""
-    running = Fixed(expected, last)
-    found = measured(running, (1, 5), x, expected)
-    assert {(each.measurement.status, each.measurement.reason, each.mean_s) for each in found} == {
-        (Status.FAILED, "gave up", None)
-    }
-    assert (len(found), running.closed) == (2, 1)
+def test_what_cannot_be_opened_or_fails_on_the_way_has_no_time(x, expected):
+    for error, status in ((DeviceError("full"), Status.REFUSED), (KernelError("x"), Status.FAILED)):
+        opened = Mock(side_effect=error)
+        (found,) = measure_network(opened, (1,), x, expected, EFFORT, most_s=None)
+        assert (found.measurement.status, found.measurement.reason, found.mean_s) == (status, str(error), None)
+    for last in (0, IMAGES):  # in the checked runs, and in those after them
+        running = Fixed(expected, last)
+        found = measured(running, (1, 5), x, expected)
+        outcomes = {(each.measurement.status, each.measurement.reason, each.mean_s) for each in found}
+        assert outcomes == {(Status.FAILED, "gave up", None)}
+        assert (len(found), running.closed) == (2, 1)
 
 
 def small_vgg(monkeypatch):
     """The experiment's model, with a sixteenth of its channels."""
-    monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=4, hidden=32, classes=10))
+    monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=2, hidden=16, classes=10))
 
 
 VGG16 = [
@@ -224,11 +206,7 @@ def test_pools_are_run(device, monkeypatch):
 
 @pytest.mark.parametrize(
     ("written", "words"),
-    [
-        (lambda found: found[:-1], "numbers were written, not"),
-        (lambda found: np.concatenate([found, found]), "numbers were written, not"),
-        (lambda found: found[::-1], "other numbers"),
-    ],
+    [(lambda found: found[:-1], "numbers were written, not"), (lambda found: found[::-1], "other numbers")],
 )
 def test_a_wrong_pool_is_told(device, monkeypatch, written, words):
     monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=2, hidden=2, classes=2))
@@ -261,9 +239,7 @@ def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch,
     setting = Setting(None, graph, (1, 3, 37, 37), device, device.facts.kind)
     assert network_causes.unlike_published(setting) == ""
     monkeypatch.setattr(kernels, "THREADS", 16)
-    said = network_causes.unlike_published(setting)
-    assert said.endswith("shared memory as large as needed, not [512][3][3]")
-    assert len(said.split(":")[0].split(", ")) == 5  # with 32 input channels
+    assert network_causes.unlike_published(setting).endswith("shared memory as large as needed, not [512][3][3]")
 
 
 def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):

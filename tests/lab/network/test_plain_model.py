@@ -13,7 +13,6 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.experiment import Choice
 from vgg16gpu_lab.experiments import s5
-from vgg16gpu_lab.experiments.record import content
 from vgg16gpu_lab.figures.seeds import pictures
 from vgg16gpu_lab.measure.bench_rig import BenchRig
 from vgg16gpu_lab.measure.measure import Effort, Status
@@ -21,7 +20,6 @@ from vgg16gpu_lab.network.host import SequentialNet
 from vgg16gpu_lab.network.plain_model import plain_model
 from vgg16gpu_lab.variants import variants
 
-EFFORT = Effort(seconds=0.0, samples=3, limit=1.0, cold=False)
 HEIGHT, WIDTH = 12, 20
 
 
@@ -41,24 +39,6 @@ def inputs(tmp_path):
     folder.mkdir()
     np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, HEIGHT, WIDTH, 3)).astype(np.float32))
     return folder
-
-
-def test_every_version_on_a_model_and_inputs_of_ones_own(device, inputs, tmp_path):
-    path = keras().save(tmp_path / "mine.onnx")
-    rig = BenchRig(device, variants(), EFFORT)
-    choice = Choice(device.facts.kind, quick=True, model=path, inputs=inputs)
-    rows = s5.EXPERIMENT.run(rig, choice, lambda *_: None)
-    assert [(row.method, row.parameter) for row in rows] == [
-        (version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations
-    ]
-    assert {row.status for row in rows} == {Status.RIGHT}
-    assert {(row.table, row.size, row.theirs) for row in rows} == {(s5.OWN_TABLE, f"{HEIGHT}x{WIDTH}", None)}
-    assert {row.measurement.checked for row in rows} == {"scores of 2 of 2 images against onnxruntime's"}
-    record = json.loads(json.dumps(content(s5.EXPERIMENT, rows, rig, choice), default=repr))
-    assert (record["options"]["model"], record["options"]["inputs"]) == (str(path), str(inputs))
-    names = [picture.name for picture in pictures(record) if not picture.is_empty]
-    assert names == [f"S5-versions-{HEIGHT}x{WIDTH}", "S5-roofline"]
-    rig.close()
 
 
 def test_inputs_are_in_the_order_of_the_networks(inputs, tmp_path):
@@ -122,7 +102,7 @@ def test_a_large_model_is_estimated_on_a_cpu(device, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def lab(tmp_path, monkeypatch, no_figures):  # noqa: ARG001
     monkeypatch.chdir(tmp_path)
 
     def invoke(*args):
@@ -137,15 +117,22 @@ def refused(result):
     return result.stderr
 
 
-def test_on_the_command_line(lab, inputs, tmp_path):
+def test_every_version_on_a_model_and_inputs_of_ones_own(lab, inputs, tmp_path):
     keras().save(tmp_path / "mine.onnx")
     result = lab("S5", "--model", "mine.onnx", "--inputs", inputs)
     assert result.exit_code == 0, result.output
     assert "S5 own model" in result.stdout
     record = json.loads((tmp_path / "lab-results" / "S5.json").read_text())
     assert (record["options"]["model"], record["options"]["inputs"]) == ("mine.onnx", str(inputs))
-    assert {row["checked"] for row in record["rows"]} == {"scores of 2 of 2 images against onnxruntime's"}
-    assert {row["theirs"] for row in record["rows"]} == {None}
+    rows = record["rows"]
+    assert [(row["method"], row["parameter"]) for row in rows] == [
+        (version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations
+    ]
+    assert {row["status"] for row in rows} == {"right"}
+    assert {(row["table"], row["size"], row["theirs"]) for row in rows} == {(s5.OWN_TABLE, f"{HEIGHT}x{WIDTH}", None)}
+    assert {row["checked"] for row in rows} == {"scores of 2 of 2 images against onnxruntime's"}
+    names = [picture.name for picture in pictures(record) if not picture.is_empty]
+    assert names == [f"S5-versions-{HEIGHT}x{WIDTH}", "S5-roofline"]
 
 
 def test_what_is_refused_is_refused_before_others_run(lab, tmp_path):

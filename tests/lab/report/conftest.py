@@ -1,10 +1,13 @@
 """One page of a folder that has everything."""
 
+from unittest.mock import patch
+
 import pytest
 
 from tests.lab.report.records import without_matplotlib, write_all
 from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.page import page
+from vgg16gpu_lab.report.sections import learning
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +24,6 @@ def no_pictures():
 
 @pytest.fixture(scope="session")
 def full(folder):
-    return page(find_results([folder]))
+    """Return the page with pictures; of those that explain kernels the first alone: test_pictures.py draws all."""
+    with patch.object(learning, "lessons", return_value=learning.lessons()[:1]):
+        return page(find_results([folder]))

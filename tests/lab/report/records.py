@@ -218,7 +218,7 @@ def others():
 
 def lab():
     """S1 on two sizes, by its name."""
-    found = figure_records.case_record("S1", sizes=(63, 511))
+    found = figure_records.case_record("S1", sizes=(63, 511), strides=(1,))
     rows = [{**row, "variant": "direct-rows" if row["method"] == "direct" else ""} for row in found["rows"]]
     return {**found, "environment": ENVIRONMENT, "rows": rows}
 

@@ -70,12 +70,14 @@ def probed(text, folder, width, *, is_open=False):
     return screenshot(f"{text}{probe}", folder, width).getpixel((width // 2, HEIGHT // 4))
 
 
+@pytest.mark.slow(reason="a page of thousands of elements in a browser; test_page.py parses it")
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 def test_it_fits_and_nothing_overlaps(full, tmp_path, width, is_open):
     assert probed(full, tmp_path, width, is_open=is_open) == CLEAN
 
 
+@pytest.mark.slow(reason="a page of thousands of elements in a browser; test_page.py parses it")
 @pytest.mark.parametrize("width", [400, 1400])
 def test_it_can_be_seen(full, tmp_path, width):
     image = screenshot(full, tmp_path, width)
@@ -83,6 +85,7 @@ def test_it_can_be_seen(full, tmp_path, width):
     assert len(image.getcolors(maxcolors=1 << 20)) > 10
 
 
+@pytest.mark.slow(reason="a page of thousands of elements in a browser; test_parts.py has the colours")
 @pytest.mark.skipif("firefox" in (FOUND or ""), reason="takes no scheme of colours")
 def test_charts_are_dark_where_the_page_is(full, tmp_path):
     shares = {}
@@ -99,6 +102,7 @@ NAV = "<style>nav { position: sticky; top: 0; background: red; }</style><nav><a 
 LONG = "<div style='height: 3000px'>long</div>"
 
 
+@pytest.mark.slow(reason="what the slow tests of the page rely on")
 @pytest.mark.parametrize(
     ("body", "colour"),
     [

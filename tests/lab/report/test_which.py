@@ -9,9 +9,10 @@ from tests.lab.report.records import DEVICE, ENVIRONMENT, HOSTILE, bench, lab, l
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.experiments.record import write
 from vgg16gpu_lab.report import folder as folders
-from vgg16gpu_lab.report.folder import CHECKOUT, find_results
+from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.kinds import Kind, kind_of
-from vgg16gpu_lab.report.page import page
+from vgg16gpu_lab.report.sections.claims import claims
+from vgg16gpu_lab.report.sections.promises import promises
 from vgg16gpu_lab.report.sections.which import which
 
 MADE = others()
@@ -52,42 +53,14 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize(("kind", "content"), EVERY)
-def test_every_kind_is_known_by_its_content(here, kind, content):
-    put(here / "whatever.json", content)
-    (record,) = find_results().found
-    assert record.kind is kind
-    assert str(record.path) == "whatever.json"
-
-
-def test_older_benchmarks_are_known():
+def test_every_kind_is_known_by_its_content(here):
+    for kind, content in EVERY:
+        put(here / "whatever.json", content)
+        (record,) = find_results().found
+        assert (record.kind, str(record.path)) == (kind, "whatever.json")
     assert kind_of(OLD_BENCH) is Kind.BENCHMARK
-
-
-def test_all_records_of_the_package_are_known():
-    """By their names; what the page has no section for is no record to it."""
-    known = {record.path: record.kind for record in find_results(package=True).found}
-    for pattern, kind in (
-        *(
-            ("bench-*", Kind.BENCHMARK),
-            ("sweep-*", Kind.BENCHMARK),
-            ("pipeline-*", Kind.PIPELINE),
-            ("ladder-*", Kind.LADDER),
-            ("conformance-*", Kind.CONFORMANCE),
-        ),
-        *(("tests-*", Kind.TESTS), ("sanitize-*", Kind.TESTS), ("fuzz-*", Kind.FUZZ), ("stress-*", Kind.STRESS)),
-        *(("testbench-*", Kind.TESTBENCH), ("lab/S?", Kind.LAB), ("lab/usage-*", Kind.USAGE)),
-        ("lab/profile-*", Kind.PROFILE),
-    ):
-        paths = list(CHECKOUT.glob(f"{pattern}.json"))
-        assert paths, pattern
-        assert {known.pop(path) for path in paths} == {kind}, pattern
-    assert known == {}
-
-
-@pytest.mark.parametrize("content", [{}, {"tests": 3}, {"rows": [], "failures": []}, {"experiment": "S9", "rows": []}])
-def test_other_json_is_no_record(content):
-    assert kind_of(content) is None
+    for other in ({}, {"tests": 3}, {"rows": [], "failures": []}, {"experiment": "S9", "rows": []}):
+        assert kind_of(other) is None
 
 
 def test_where_nothing_is_named(here):
@@ -124,14 +97,6 @@ def test_a_file_that_is_too_large_for_a_record(here, monkeypatch):
     assert len(find_results([here / "a.json"]).found) == 1
 
 
-def test_in_the_checkout_its_records_are_the_package_s(monkeypatch):
-    monkeypatch.chdir(CHECKOUT)
-    assert find_results().is_package
-    monkeypatch.chdir(CHECKOUT.parents[1])
-    results = find_results()  # somebody may have written records there
-    assert results.is_package or not any(record.path.resolve().is_relative_to(CHECKOUT) for record in results.found)
-
-
 def test_what_is_named(here):
     first, second = put(here / "a.json", ladder()), put(here / "there" / "b.json", MADE["fuzz-made"])
     put(here / "c.json", ladder())
@@ -151,28 +116,19 @@ def test_what_is_called_a_record_has_to_be_one_in_a_folder_that_is_named(here):
         find_results([here])
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_experiments_that_are_named_are_judged_alone(here):
     """Not with what lies beside them."""
     write_lab(here / "first")
     put(here / "first" / "ladder.json", ladder())
-    judged = Page(page(find_results([here / "first" / "S1.json"]))).sections["claims"]
+    put(here / "first" / "bench.json", bench())
+    judged = Page(claims(find_results([here / "first" / "S1.json"]))).sections[""]
     assert "From S1 on" in judged
     assert "ladder of" not in judged
-    judged = Page(page(find_results([here / "first"]))).sections["claims"]
+    judged = Page(claims(find_results([here / "first"]))).sections[""]
+    assert "From S1 on" in judged
     assert "ladder of" in judged
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_a_benchmark_beside_experiments_does_no_harm(here):
-    write_lab(here / "lab")
-    put(here / "lab" / "bench.json", bench())
-    found = Page(page(find_results()))
-    assert "From S1 on" in found.sections["claims"]
-    assert "best" in found.sections["benchmarks"]
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_the_page_says_which(here):
     put(here / "mine.json", ladder())
     results = find_results()
@@ -189,31 +145,21 @@ def test_the_page_says_which(here):
     for name in range(9):
         put(here / f"{name}.json", MADE["fuzz-made"])
     assert "<details>" in which(find_results())
-    assert "Shown are 11 records of yours" in Page(page(find_results())).sections[""]
-
-
-def test_of_the_package_s_own_the_page_says_so():
-    results = find_results(package=True)
-    shown = text_of(results)
-    assert f"Shown are the package's own {len(results.found)} records, 2026-" in shown
-    assert "vgg16gpu report shows those" in shown
-    assert "testbench/results/bench-h200.json" in shown
-    assert str(CHECKOUT) not in shown
+    assert "Shown are 11 records of yours" in text_of(find_results())
 
 
 def test_without_records_the_page_says_so(here):
     assert "There are no records to show." in text_of(find_results([here]))
 
 
-@pytest.mark.parametrize("environment", [None, 3, {}, {"device": "GPU"}])
-def test_a_record_without_an_origin_is_listed_all_the_same(here, environment):
-    put(here / "a.json", {**ladder(), "environment": environment})
-    assert "without a date" in text_of(find_results())
+def test_a_record_without_an_origin_is_listed_all_the_same(here):
+    for environment in (None, 3, {}, {"device": "GPU"}):
+        put(here / "a.json", {**ladder(), "environment": environment})
+        assert "without a date" in text_of(find_results())
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_tolerance_that_was_replaced_is_told(here):
     put(here / "a.json", {**MADE["testbench-made"], "tolerance": 0.5, "promised_tolerance": 1e-5})
-    assert "--tolerance in place of 1.0e-05" in Page(page(find_results())).sections["promises"]
+    assert "--tolerance in place of 1.0e-05" in Page(promises(find_results())).sections[""]
     put(here / "a.json", {**MADE["testbench-made"], "promised_tolerance": 1e-5})
-    assert "--tolerance" not in Page(page(find_results())).sections["promises"]
+    assert "--tolerance" not in Page(promises(find_results())).sections[""]

@@ -100,21 +100,6 @@ S5_POOL = Printed(  # the loop is whole
     "  int bid = blockIdx.x, tid = threadIdx.x;\n",
     after="}\n",
 )
-PRINTED: Final = (
-    S1_CONV2,
-    S1_IM2COL,
-    S1_GEMM,
-    S2_DIRECT,
-    S2_IM2COL,
-    S2_SHARED,
-    S2_BASIC,
-    S2_REGED,
-    S2_ROW,
-    S2_COL,
-    S2_BLOCK,
-    S4_SERIAL,
-    S5_POOL,
-)
 
 
 def require(printed: Printed) -> list[str]:

@@ -53,7 +53,7 @@ def cases(found: list[tuple[Variant, Problem]]) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("variant", "problem"), cases([(variant, problem) for variant in VARIANTS for problem in problems_for(variant, 8)])
+    ("variant", "problem"), cases([(variant, problem) for variant in VARIANTS for problem in problems_for(variant, 3)])
 )
 def test_random_problems(device: Device, variant: Variant, problem: Problem) -> None:
     check(device, variant, problem)
@@ -120,8 +120,3 @@ def test_threads_may_run_in_reverse_order(variant: Variant, monkeypatch: pytest.
 def test_values_of_parameters(device: Device, variant: Variant, parameters: dict[str, int]) -> None:
     for problem in (Problem(2, 3, 33, 16, 4, padding=1), Problem(1, 3, 32, 70, 9, padding=1)):
         check(device, variant, problem, parameters)
-
-
-def test_none_is_forgotten() -> None:
-    """Each is right for some of the small problems, so the sanitizers see it."""
-    assert all(any(usual(variant, problem) for problem in SMALL) for variant in VARIANTS)
