@@ -270,6 +270,7 @@ def test_external_data_in_a_subfolder_and_through_a_link_inside(tmp_path: Path) 
         ({"location": "two\nlines"}, r"external data 'two\nlines' is missing"),
     ],
 )
+@pytest.mark.every_case
 def test_external_data_that_is_refused(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -367,6 +368,7 @@ def test_a_path_that_the_system_refuses() -> None:
         (TensorProto(name="w" * 5000, data_type=1, dims=[1]), "holds a name of 5000 characters, at most 4096"),
     ],
 )
+@pytest.mark.every_case
 def test_broken_tensors(tmp_path: Path, tensor: TensorProto, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read(with_tensor(tmp_path / "m.onnx", tensor))
