@@ -60,6 +60,9 @@ def net(tmp_path: Path) -> Path:
     return path
 
 
+measures = pytest.mark.slow(reason="measures for seconds; the other commands open their model the same way")
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -68,13 +71,22 @@ def net(tmp_path: Path) -> Path:
         ["info", "NET", "--precision", "int8"],
         ["infer", "x.npy", "--model", "NET"],
         ["infer", "x.npy", "--model", "NET", "--precision", "int8"],
-        ["testbench", "--model", "NET", "--inputs", "x.npy"],
+        pytest.param(["testbench", "--model", "NET", "--inputs", "x.npy"], marks=measures),
         ["testbench", "--model", "NET", "--inputs", "x.npy", "--precision", "int8", "--layers"],
-        ["testbench", "NET", "--inputs", "x.npy", "--precision", "int8", "--layers", "--outputs", "relu2_1"],
+        pytest.param(
+            ["testbench", "NET", "--inputs", "x.npy", "--precision", "int8", "--layers", "--outputs", "relu2_1"],
+            marks=measures,
+        ),
         ["calibrate", "NET", "--images", "x.npy"],
-        ["bench", "--model", "NET", "--repeats", "1", "--seconds", "0.01", "--precision", "fp32,int8"],
-        ["bench", "NET", "--repeats", "1", "--seconds", "0.01", "--outputs", "relu2_1", "--batch", "1,2"],
-        ["ladder", "NET", "--rungs", "E,T"],
+        pytest.param(
+            ["bench", "--model", "NET", "--repeats", "1", "--seconds", "0.01", "--precision", "fp32,int8"],
+            marks=measures,
+        ),
+        pytest.param(
+            ["bench", "NET", "--repeats", "1", "--seconds", "0.01", "--outputs", "relu2_1", "--batch", "1,2"],
+            marks=measures,
+        ),
+        pytest.param(["ladder", "NET", "--rungs", "E,T"], marks=measures),
     ],
     ids=" ".join,
 )

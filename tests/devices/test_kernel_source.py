@@ -63,15 +63,15 @@ def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_folders_sort_sources_and_names_stay(installed: Path) -> None:
     folder = put_kernels(installed / "kernels")
-    for name in ("conv/conv.cu", "cpu/half.h", "include/conv.cuh", "lab/direct/conv.cu", "lab/plain.cu"):
+    for name in ("conv/conv.cu", "cpu/half.h", "include/conv.cuh", "plain/direct/conv.cu", "plain/tiny.cu"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"// {name}\n")
-    names = ["common.cuh", "conv.cu", "conv.cuh", "cpu/half.h", "lab/conv.cu", "lab/plain.cu", "scale.cu"]
+    names = ["common.cuh", "conv.cu", "conv.cuh", "cpu/half.h", "plain/conv.cu", "plain/tiny.cu", "scale.cu"]
     assert [kernel_source.source_name(path) for path in kernel_source.files(*kernel_source.SUFFIXES)] == names
     assert [kernel_source.source_name(kernel_source.source_path(name)) for name in names] == names
     assert kernel_source.own_sources() == (folder / "conv" / "conv.cu", folder / "scale.cu")
-    with pytest.raises(KernelError, match=r"'plain\.cu' not found in .*; there are: conv\.cu, scale\.cu"):
-        kernel_source.source_path("plain.cu")
+    with pytest.raises(KernelError, match=r"'tiny\.cu' not found in .*; there are: conv\.cu, scale\.cu"):
+        kernel_source.source_path("tiny.cu")
 
 
 def test_missing_sources_are_named(installed: Path) -> None:

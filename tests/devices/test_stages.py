@@ -87,7 +87,7 @@ def test_nothing_of_cuda_is_touched_unless_a_gpu_is_meant(arguments: tuple[str, 
 # 3 came with what options and callers give: `io.foreign.numbers`, `runtime.host_arrays`, `runtime.assumed`.
 MOST_MODULES, MOST_DATACLASSES = 166, 98
 UNUSED = {  # by the room that it lies in: what one picture on the CPU does without
-    "": ("bench", "checks", "cluster", "lab", "pytorch", "report", "server", "zoo"),
+    "": ("bench", "checks", "cluster", "lab", "pytorch", "zoo"),
     "cli.infer.": ("jobs", "several", "summary", "writing"),
     "compiler.": ("declared", "quantization"),
     "compiler.graph.": ("backward", "costs", "first_layers", "gradient", "gradient_ops", "loss", "loss_ops"),

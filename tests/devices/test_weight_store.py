@@ -24,7 +24,7 @@ from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.executor import Executor
 
-SIZES = ((16, 16), (33, 47), (64, 48), (224, 96), (512, 512))
+SIZES = ((16, 16), (33, 47), (224, 96))
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
@@ -182,7 +182,7 @@ def test_other_numbers_are_not() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("sides", [(16, 16), (33, 47), (224, 96), (300, 201)], ids=str)
+@pytest.mark.parametrize("sides", [(16, 16), (33, 47), (300, 201)], ids=str)
 def test_plans_for_a_gpu_overwrite_nothing_at_any_size(precision: str, sides: tuple[int, int]) -> None:
     shapes = [(batch, 3, *sides) for batch in (1, 4)]
     chosen = replace(OPTIONS[precision], samples=lambda: np.zeros((1, 3, *sides), np.float32))

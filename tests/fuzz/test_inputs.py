@@ -45,7 +45,7 @@ def test_seeds_are_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "cases"), [(0, 120), pytest.param(120, 20_000, marks=pytest.mark.slow(reason="more of the same"))]
+    ("first", "cases"), [(0, 80), pytest.param(80, 20_040, marks=pytest.mark.slow(reason="more of the same"))]
 )
 def test_no_hostile_input_does_harm(tmp_path: Path, first: int, cases: int) -> None:
     record = tmp_path / "fuzz.json"
@@ -107,7 +107,7 @@ def empty(*_: object) -> Any:
         ("grey12.tif", "decode", lambda *_: np.zeros((4, 6, 1), np.uint8), WRONG, "other grey"),
         ("grey12.tif", "decode", crash, CRASH, "KeyError"),
         ("zeros.list", "read_names", lambda _: ["/", "nothing"], WRONG, "names between zero bytes"),
-        ("lines.list", "read_names", lambda _: ["a", ""], WRONG, "another number of names"),
+        ("lines.list", "read_names", lambda _: Path(_).read_text().splitlines()[:1], WRONG, "another number of names"),
         (
             "lines.list",
             "read_names",

@@ -163,13 +163,13 @@ def test_convolutions(device: CpuDevice, case: Case) -> None:
 
 @pytest.mark.parametrize("case", ids(ELEMENTS))
 def test_elements_of_convolutions(device: CpuDevice, case: Case) -> None:
-    check_conv(device, case, mma_geometry.SMALL)
+    check_conv(device, case)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("case", ids(SANITIZED))
 def test_small_convolutions(device: CpuDevice, case: Case) -> None:
-    check_conv(device, case, mma_geometry.SMALL)
+    check_conv(device, case)
 
 
 @pytest.mark.parametrize("tile", CONV_TILES, ids=tile_id)

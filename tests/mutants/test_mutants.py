@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *LIMIT_MUTANTS, *LOSS_MUTANTS, *MMA_MUTANTS)
 MEASURES_THE_DEVICE = {"ceiling.cu"}  # and computes nothing that could be wrong
 NEAR = 40  # lines between a mistake and the access that it leads to
+IN_MAKE_TEST = {  # one of each kind: an address, a barrier, a guard, a NaN, tensor cores
+    "tap shifted",
+    "tiles read while they are written",
+    "a matrix product for nobody",
+    "NaN lost in the ReLU",
+    "a part of the reduction dropped",
+}
+CHECKS = {mutant.file: mutant for mutant in reversed(MUTANTS)}  # the first of each file
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +73,14 @@ def device_with(
     return open_device
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.name}")
+def _parameter(mutant: Mutant) -> Any:
+    slow = pytest.mark.slow(reason="takes seconds; one mutant of each kind stands for it")
+    marks = () if mutant.name in IN_MAKE_TEST else slow
+    return pytest.param(mutant, id=f"{mutant.file}: {mutant.name}", marks=marks)
+
+
+@pytest.mark.parametrize("mutant", [*map(_parameter, MUTANTS)])
+@pytest.mark.every_case
 def test_mutant_is_caught(device_with: Callable[[Mutant | None, str], CpuDevice], mutant: Mutant) -> None:
     """By a failed assertion: a mutant that does not compile, or ends a launch, is none."""
     device = device_with(mutant, mutant.order)
@@ -73,7 +89,18 @@ def test_mutant_is_caught(device_with: Callable[[Mutant | None, str], CpuDevice]
     device.close()
 
 
+def test_the_first_check_of_each_file_passes_without_a_mutation(
+    device_with: Callable[[Mutant | None, str], CpuDevice],
+) -> None:
+    """Kernels give what they must where threads run in another order than that of their numbers."""
+    device = device_with(None, "7")
+    for mutant in CHECKS.values():
+        mutant.check(device)
+    device.close()
+
+
 @pytest.mark.parametrize("order", ["forward", "reverse", "7"])
+@pytest.mark.slow(reason="takes 20 s; test_the_first_check_of_each_file_passes_without_a_mutation stands for it")
 def test_the_same_checks_pass_without_a_mutation(
     device_with: Callable[[Mutant | None, str], CpuDevice], order: str
 ) -> None:
@@ -84,14 +111,14 @@ def test_the_same_checks_pass_without_a_mutation(
     device.close()
 
 
-@pytest.mark.parametrize("file", sorted({mutant.file for mutant in MUTANTS if mutant.file.endswith(".cu")}))
-@pytest.mark.every_case
+@pytest.mark.parametrize("file", sorted(file for file in CHECKS if file.endswith(".cu")))
+@pytest.mark.slow(reason="compiles every kernel anew, optimised; the same checks pass in make test with -O1")
 def test_one_check_of_each_kernel_passes_as_users_compile_it(
     device_with: Callable[[Mutant | None, str], CpuDevice], file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VGG16GPU_OPTIMIZE", raising=False)
     device = device_with(None, "forward")
-    next(mutant for mutant in MUTANTS if mutant.file == file).check(device)
+    CHECKS[file].check(device)
     device.close()
 
 

@@ -90,6 +90,7 @@ def test_the_deepest_chain() -> None:
         ([call("f20", "x", "y")], chain(21, calls=2), r"has 1048576 nodes of .* once its functions are written out"),
     ],
 )
+@pytest.mark.every_case
 def test_functions_that_are_refused(nodes: list[NodeProto], functions: list[FunctionProto], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load(parse_onnx(model(nodes, functions).SerializeToString()))

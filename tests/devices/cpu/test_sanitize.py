@@ -59,14 +59,17 @@ def line_of(kernel: str) -> int:
     raise LookupError(kernel)
 
 
+more = pytest.mark.slow(reason="takes two seconds; a fault of each sanitizer stands for it")
+
+
 @pytest.mark.parametrize(
     ("sanitizer", "kernel", "message"),
     [
         ("address", "global_overrun", "heap-buffer-overflow"),
-        ("address", "shared_overrun", "index 64 out of bounds"),
-        ("address", "dynamic_overrun", "heap-buffer-overflow"),
-        ("address", "misaligned", "misaligned address"),
-        ("address", "integer_overflow", "signed integer overflow"),
+        pytest.param("address", "shared_overrun", "index 64 out of bounds", marks=more),
+        pytest.param("address", "dynamic_overrun", "heap-buffer-overflow", marks=more),
+        pytest.param("address", "misaligned", "misaligned address", marks=more),
+        pytest.param("address", "integer_overflow", "signed integer overflow", marks=more),
         ("thread", "missing_barrier", "data race"),
     ],
 )

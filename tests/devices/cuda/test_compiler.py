@@ -94,7 +94,7 @@ def test_source_macros_and_architecture_are_in_the_key(runs, unit):
 def test_headers_are_in_the_key(runs, unit, monkeypatch, tmp_path):
     header = tmp_path / "common.cuh"
     monkeypatch.setattr(kernel_source, "kernel_dir", lambda: tmp_path)
-    monkeypatch.setattr(kernel_source, "headers", lambda: (header,))
+    monkeypatch.setattr(kernel_source, "headers", lambda _: (header,))
     for text in ("one", "two", "one"):
         header.write_text(text)
         compile_one(unit)

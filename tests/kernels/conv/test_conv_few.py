@@ -68,7 +68,7 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in SHAPES))
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for shapes in SHAPES for p in PRECISIONS))
 def test_shapes(device: Device, case: Case) -> None:
     check_case(device, case)
 

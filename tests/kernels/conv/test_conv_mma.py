@@ -92,12 +92,12 @@ SANITIZED = (
 )
 
 
-@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in AWKWARD))
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for shapes in AWKWARD for p in PRECISIONS))
 def test_shapes(device: Device, case: Case) -> None:
     check_case(device, case)
 
 
-@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in GEOMETRY))
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for shapes in GEOMETRY for p in PRECISIONS))
 def test_kernels_strides_and_padding(device: Device, case: Case) -> None:
     check_case(device, case)
 
@@ -137,7 +137,7 @@ PLACED = (Shapes((5, 20, 7, 7), 12), Shapes((5, 20, 7, 7), 12, pool=True))
 
 
 @pytest.mark.parametrize(
-    "case", parameters(Case(p, s, tile=tile) for p in PRECISIONS for s in TILED for tile in CONV_TILES)
+    "case", parameters(Case(p, s, tile=tile) for tile in CONV_TILES for p in PRECISIONS for s in TILED)
 )
 def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
     assert case.tile is not None

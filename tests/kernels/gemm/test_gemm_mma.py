@@ -50,7 +50,7 @@ SHAPES = (
     Case("", (2, 1), (1, 1), relu=False),
     Case("", (30, 8), (8, 16, 5)),
 )
-CASES = tuple(replace(case, precision=precision) for precision in PRECISIONS for case in SHAPES)
+CASES = tuple(replace(case, precision=precision) for case in SHAPES for precision in PRECISIONS)
 BATCHES = tuple(Case(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 8, 9, 16, 17, 33, 65, 129))
 SANITIZED = tuple(Case(p, (3, 1100), (70, 3), relu=False) for p in PRECISIONS)
 
@@ -88,7 +88,7 @@ TILES = (*GEMM_TILES, LARGE_48K)
 
 
 @pytest.mark.parametrize(
-    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for p in PRECISIONS for tile in TILES)
+    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for tile in TILES for p in PRECISIONS)
 )
 def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
     assert case.tile is not None

@@ -18,7 +18,6 @@ from tests.support.kernel_harness import Bench, normal, seeded
 from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.kernel_source import files, source_name
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.zoo.generate import make_vgg
@@ -107,16 +106,6 @@ def test_nan_stays(device: Device) -> None:
         x[0, row, column] = np.nan
         assert np.isnan(pool(device, x)).all()
     assert np.isnan(gemm(device, x.ravel(), np.ones((1, 4), np.float32), one, relu=True)).all()
-
-
-def test_the_plain_path_is_short_and_includes_nothing() -> None:
-    sources = [path for path in files(".cu") if source_name(path).startswith("plain/")]
-    assert [path.name for path in sources] == ["conv3x3_relu.cu", "gemm_reduce.cu", "maxpool2x2.cu"]
-    for path in sources:
-        lines = path.read_text().splitlines()
-        assert len(lines) <= 60
-        assert not any(line.startswith("#include") for line in lines)
-    assert len(EXAMPLE.read_text().splitlines()) <= 250
 
 
 def example() -> ModuleType:
