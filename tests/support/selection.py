@@ -25,6 +25,7 @@ FEW_EXAMPLES: Final = 5  # times fewer examples of hypothesis
 Value: TypeAlias = tuple[str, int]  # a parameter, and the number of one of its values
 
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()  # in config.stash: every case, before any is left out
+VALUES: Final = pytest.StashKey[frozenset[Value]]()  # in an item's stash
 
 _choice = ALL
 
@@ -64,6 +65,8 @@ def representatives(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     for item in items:
         function = item.nodeid.partition("[")[0]
         functions[function, item.get_closest_marker("gpu") is not None].append(item)
+    for cases in functions.values():
+        _number(cases)
     return {item for cases in functions.values() for item in _representatives(cases)}
 
 
@@ -76,8 +79,29 @@ def _representatives(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def _values(case: pytest.Item) -> frozenset[Value]:
-    call = getattr(case, "callspec", None)
-    return frozenset(call.indices.items()) if call else frozenset()
+    return case.stash.get(VALUES, frozenset())
+
+
+def _number(cases: Iterable[pytest.Item]) -> None:
+    """Store the numbers of a function's parameters' values with each case; values of one `parametrize` have one number.
+
+    `callspec.indices` has the number of the case in their place since pytest 9.
+    """
+    seen: defaultdict[str, dict[tuple[int, ...], int]] = defaultdict(dict)
+    for case in cases:
+        if call := getattr(case, "callspec", None):
+            rows = {names: tuple(id(call.params[name]) for name in names.split()) for names in _together(case)}
+            case.stash[VALUES] = frozenset(
+                (names, seen[names].setdefault(row, len(seen[names]))) for names, row in rows.items()
+            )
+
+
+def _together(case: pytest.Item) -> list[str]:
+    """Return the names of a case's parameters; those of one `parametrize` are one text."""
+    given = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    texts = [(names.replace(",", " ") if isinstance(names, str) else " ".join(names)) for names in given]
+    marked = {name for text in texts for name in text.split()}
+    return [*texts, *(name for name in case.callspec.params if name not in marked)]  # type: ignore[attr-defined]
 
 
 def covering(cases: Sequence[frozenset[Value]]) -> list[int]:

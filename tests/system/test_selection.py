@@ -16,12 +16,16 @@ class Case:
     def __init__(self, name: str, *marks: pytest.MarkDecorator, **indices: int) -> None:
         self.nodeid = f"tests/test_x.py::{name}{list(indices.values()) if indices else ''}"
         self.marks = {mark.name: mark.mark for mark in marks}
+        self.stash = pytest.Stash()
         if indices:
             self.callspec = self
-            self.indices = indices
+            self.indices = self.params = indices
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.marks.get(name)
+
+    def iter_markers(self, _: str) -> list[pytest.Mark]:
+        return []
 
 
 def swept(name: str, *marks: pytest.MarkDecorator, **sizes: int) -> list[Case]:
@@ -36,6 +40,15 @@ def test_each_value_of_each_parameter_is_there() -> None:
     for name, size in (("tile", 3), ("precision", 4), ("pool", 2)):
         assert {case.indices[name] for case in chosen} == set(range(size))
     assert chosen == representatives(cases)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (1, 3)])
+@pytest.mark.parametrize("c", [4, 5])
+def test_a_row_of_a_real_item_is_a_value(request: pytest.FixtureRequest, a: int, b: int, c: int) -> None:
+    found = [item for item in request.session.items if item.nodeid.partition("[")[0] in request.node.nodeid]
+    assert a == 1
+    representatives(found)
+    assert request.node.stash[selection.VALUES] == {("a b", b - 2), ("c", c - 4)} or len(found) < 4
 
 
 def test_of_many_values_some_from_the_first_to_the_last() -> None:
