@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure import environment
 from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings, tensor_flops
-from vgg16gpu.bench.measure.layers import LayerEffort, LayerTime, floors, measure_layers
+from vgg16gpu.bench.measure.layers import LayerEffort, floors, measure_layers
 from vgg16gpu.bench.measure.ours import NAME, EngineContender
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
 from vgg16gpu.bench.records.findings import Wanted
@@ -69,11 +69,6 @@ def test_the_floor_is_the_larger_of_arithmetic_and_memory() -> None:
     ceilings = Ceilings(bytes_per_s=100.0, flop_per_s=1000.0, copy_nbytes=0, description="")
     assert ceilings.floor(flop=2000, nbytes=100) == 2.0
     assert ceilings.floor(flop=500, nbytes=100) == 1.0
-
-
-def test_percent_of_the_ceiling() -> None:
-    layer = LayerTime("conv", "k", ("y",), median_s=4.0, samples=1, flop=1, nbytes=1, floor_s=1.0)
-    assert layer.percent == 25.0
 
 
 def test_the_floor_depends_on_the_precision() -> None:
@@ -182,13 +177,6 @@ def test_iterations_are_means_over_ten_inputs(content: dict[str, Any]) -> None:
     (item,) = content["iterations"]
     assert (item["precision"], item["iterations"], item["samples"]) == ("fp32", 1, 10)
     assert set(item) == {"precision", "iterations", "mean_s"} | SUMMARY_KEYS
-
-
-def test_json_alone_on_stdout(model: Path) -> None:
-    result = bench(model, "--repeats", 1, "--json")
-    assert result.exit_code == 0
-    assert result.stderr == ""
-    assert json.loads(result.stdout)["batches"][0]["batch"] == 1
 
 
 def test_tables_name_what_they_show(model: Path) -> None:
@@ -394,6 +382,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return asked
 
 
+@pytest.mark.slow(reason="each precision by itself is in make test")
 def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
     said: list[str] = []
     effort: dict[str, Any] = {"batches": (2,), "iterations": (1,), "repeats": 1, "seconds": 0.01}
@@ -460,6 +449,7 @@ def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatc
     assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
 
 
+@pytest.mark.slow(reason="tests/bench/test_timing.py has loads")
 def test_large_batches_are_measured_under_load_too(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

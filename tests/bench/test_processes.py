@@ -88,14 +88,16 @@ def faults(model: Path) -> int:
 
 # One failure
 
+LATER = pytest.mark.slow(reason="as one that dies")
+
 
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
         ("raise open", "RuntimeError: operation failed"),
-        ("raise make", "strict: RuntimeError: operation failed"),
+        pytest.param("raise make", "strict: RuntimeError: operation failed", marks=LATER),
         ("die measure", "its process died of SIGSEGV"),
-        ("hang scores", "no answer in 3 s"),
+        pytest.param("hang scores", "no answer in 3 s", marks=LATER),
     ],
 )
 def test_what_fails_once_is_measured_in_a_fresh_process(
@@ -118,7 +120,7 @@ def test_what_fails_once_is_measured_in_a_fresh_process(
 # Two failures
 
 
-@pytest.mark.parametrize("what", ["die measure", "raise measure"])
+@pytest.mark.parametrize("what", ["raise measure", pytest.param("die measure", marks=LATER)])
 def test_what_fails_twice_is_lost_at_that_batch_size_alone(
     peer: RemotePeer, plan: Plan, model: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -136,6 +138,7 @@ def test_what_fails_twice_is_lost_at_that_batch_size_alone(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow(reason="waits; what fails twice is lost stands for it")
 def test_who_has_hung_twice_is_not_asked_any_more(
     peer: RemotePeer, plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +156,7 @@ def test_who_has_hung_twice_is_not_asked_any_more(
     assert faults(model) == 2
 
 
+@pytest.mark.slow(reason="what fails twice is lost stands for it")
 def test_a_way_that_fails_twice_leaves_the_others(peer: RemotePeer, plan: Plan, model: Path, notes: list[str]) -> None:
     plan("raise make 9")
     with opened(peer, model).contenders(X) as (tf32,):
@@ -223,6 +227,7 @@ def test_no_process_outlives_an_error(model: Path, monkeypatch: pytest.MonkeyPat
         os.killpg(child.pid, 0)
 
 
+@pytest.mark.slow(reason="measures time")
 def test_a_real_peer_sleeps_while_nobody_asks(model: Path) -> None:
     """An idle onnxruntime takes no core from whoever is measured."""
     made = RemotePeer("onnxruntime", lambda _: None)

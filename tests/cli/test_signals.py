@@ -74,6 +74,7 @@ def test_a_signal_is_one_line_and_its_code_and_leaves_no_file(tmp_path, number, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow(reason="signals that are not ignored are in make test")
 def test_a_hangup_that_is_ignored_stays_so(tmp_path):
     """Keep SIGHUP ignored where it was when the command began, as under nohup."""
     code = (

@@ -76,6 +76,7 @@ def test_files_that_are_skipped_are_told(tmp_path):
     assert result.stderr == "vgg16gpu: 4 files left out: 2 hidden, 2 no pictures (notes.md, t.xml)\n"
 
 
+@pytest.mark.slow(reason="two processes; tests/pictures/test_images.py has both outcomes")
 def test_warnings_of_damaged_metadata_are_not_shown(tmp_path):
     """They are Pillow's, who reads the picture all the same."""
     turned = every_kind()["turned.jpg"]

@@ -83,6 +83,7 @@ def test_digits_pass_without_onnxruntime():
     }
 
 
+@pytest.mark.slow(reason="its JSON says it in make test")
 @WITHOUT_ONNXRUNTIME
 def test_the_screen_says_whose_scores_they_are():
     result = invoked("digits")

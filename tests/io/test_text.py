@@ -90,6 +90,7 @@ def test_fitting_sizes():
     assert fitting_sizes(7, 3) == []
 
 
+@pytest.mark.slow(reason="measures time")
 def test_ten_images_in_one_file_are_read_fast():
     row = " ".join(f"{v:.9g}" for v in np.random.default_rng(2).standard_normal(3 * 244 * 244))
     text = "\n".join([row] * 10).encode()

@@ -213,6 +213,7 @@ def test_a_picture_can_be_decoded_and_fitted_apart(tmp_path):
     np.testing.assert_array_equal(fitted(data, "a.png", 3, 32, 40, preprocess), expected)
 
 
+@pytest.mark.slow(reason="threads that load are in make test")
 def test_many_threads_decode_what_one_does():
     files = [data for data in every_kind().values() for _ in range(10)]
     preprocess = Preprocess.named("unit")

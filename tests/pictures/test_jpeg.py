@@ -283,6 +283,7 @@ def test_scans_are_counted_up_to_the_end():
     assert count_scans(b"") == count_scans(b"\xff") == 0
 
 
+@pytest.mark.slow(reason="measures time")
 def test_python_runs_on_while_pixels_are_decoded():
     """Both libraries let go of Python's lock: a thread that counts gets its share of a processor."""
     data = jpeg(1500, 2000)

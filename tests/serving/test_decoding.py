@@ -133,6 +133,7 @@ def test_a11_what_waits_to_be_decoded_is_bounded_and_dropped(monkeypatch: pytest
     asyncio.run(ask())
 
 
+@pytest.mark.slow(reason="seconds of decoding; deadlines of decoders by themselves are in make test")
 def test_a11_the_deadline_is_of_the_whole_request() -> None:
     """Eight pictures that take seconds: all within a second, those that ask for one of them and those that hang up."""
     with serving("--workers", "1", "--batch", "8", "--deadline-s", "1", "--stall-s", "60") as server:
@@ -152,6 +153,7 @@ def test_a11_the_deadline_is_of_the_whole_request() -> None:
         assert time.monotonic() - began < 8  # and not what is decoded yet
 
 
+@pytest.mark.slow(reason="seconds of decoding; work of who has gone is dropped in make test")
 def test_a11_nobody_works_for_clients_that_hung_up(digits) -> None:
     """Those that wait for a decoder, and those that wait for the device: their slots are free at once."""
     message, raw = binary_request(digits[:4], "FP32")

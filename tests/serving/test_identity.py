@@ -137,6 +137,7 @@ def test_pauses_grow_and_start_small_again_after_a_long_life() -> None:
     assert [post.is_news("a"), post.is_news("a"), post.is_news("b"), post.is_news("a")] == [True, False, True, True]
 
 
+@pytest.mark.slow(reason="waits for pauses; the identity by itself is in make test")
 def test_a4_a_device_process_loads_no_other_file(tmp_path: Path, run_at, digits) -> None:
     """With other weights under the name: one line, and no answer; with the file back, the answers of the start."""
     require_extra()

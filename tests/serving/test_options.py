@@ -12,10 +12,12 @@ import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.serving.running import ROOT, require_extra, serving
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
+from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 
 NAMES = ("features.1", "output")
@@ -43,6 +45,7 @@ def test_layers_are_outputs_by_the_names_that_were_asked_for(digits):
                 assert_same_bits(rows, wanted[output["name"]])
 
 
+@pytest.mark.slow(reason="a server of its own; certificates are checked in test_starting.py")
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl, which makes the certificate, is not installed")
 def test_tls(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -63,6 +66,7 @@ def test_tls(tmp_path):
         connection.close()
 
 
+@pytest.mark.slow(reason="a server of its own")
 def test_who_reads_the_line_may_ask_at_once():
     command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "2"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
@@ -92,8 +96,7 @@ def test_who_reads_the_line_may_ask_at_once():
     ],
 )
 def test_what_cannot_be_served_is_one_line(options, words):
-    command = [sys.executable, "-m", "vgg16gpu", "serve", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(cli, ["serve", *options, "--port", "0"])
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert words in done.stderr

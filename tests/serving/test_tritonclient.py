@@ -143,17 +143,6 @@ def aio(server):
     return lambda ask: asyncio.run(asking(ask))
 
 
-def test_asyncio_health_and_metadata(aio):
-    async def ask(client):
-        assert await client.is_server_live()
-        assert await client.is_server_ready()
-        assert await client.is_model_ready("digits")
-        assert (await client.get_server_metadata())["name"] == "vgg16gpu"
-        return await client.get_model_metadata("digits")
-
-    assert aio(ask)["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1, 10]}]
-
-
 def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, server, run_at, parts):
     (device,) = server.children("device")
 
@@ -168,18 +157,6 @@ def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, s
         return await asyncio.gather(*requests)
 
     require_own(aio(ask), parts, run_at)
-
-
-def test_asyncio_pictures_and_classes(triton, aio):
-    wanted = [triton.InferRequestedOutput("output", class_count=2)]
-    require_classes(aio(lambda client: client.infer("digits", picture(triton), outputs=wanted)))
-
-
-def test_asyncio_wrong_requests_are_its_exceptions(triton, aio, digits):
-    with pytest.raises(triton.InferenceServerException, match=r"^\[400\] .*this model takes"):
-        aio(lambda client: client.infer("digits", asked(triton, digits[:1, :, :8])))
-    with pytest.raises(triton.InferenceServerException, match=r"^\[404\] no such model"):
-        aio(lambda client: client.infer("other", asked(triton, digits[:1])))
 
 
 def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):

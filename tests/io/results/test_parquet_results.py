@@ -143,15 +143,6 @@ def test_more_inputs_than_a_whole_file_has_are_refused_when_they_come(path):
         run(path, ROWS, record=record, resume=True)
 
 
-def test_an_older_file_stays_until_the_end(path):
-    run(path, 3)
-    older = path.read_bytes()
-    killed_at(path, 10)
-    assert path.read_bytes() == older
-    assert run(path, ROWS, resume=True) == 10  # from the stream, and not from the older file
-    assert len(pq.read_table(path)) == ROWS
-
-
 def test_a_file_without_its_record_tells_by_itself(path):
     run(path, ROWS)
     record_path(path).unlink()

@@ -19,12 +19,14 @@ from tests.io.results.runs import (
     run,
     write,
 )
+from tests.support import selection
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.results import list_digest, open_results, record_path
 
 TEXT = ("csv", "jsonl")
 ROWS = 24
 ROWS_TO_SCAN = 20_000
+STEP = 5 if selection.choice() == selection.REPRESENTATIVE else 1  # bytes between two ends of a torn file
 
 
 def contents(folder):
@@ -59,7 +61,7 @@ def test_torn_at_every_byte_of_the_last_rows(killed, kind, top):
     columns = columns_of(top=top, scores=False)
     _, whole = killed(kind, count=len(HOSTILE), columns=columns)
     first = whole.index(b"bytes-" if kind == "csv" else b'{"input": "tab')
-    for size in range(first, len(whole) + 1):
+    for size in range(first, len(whole) + 1, STEP):
         path, _ = killed(kind, size)
         run(path, len(HOSTILE), columns, resume=True)
         assert path.read_bytes() == whole, size
@@ -69,7 +71,7 @@ def test_torn_at_every_byte_of_the_last_rows(killed, kind, top):
 @pytest.mark.parametrize("kind", TEXT)
 def test_torn_at_every_byte_of_the_beginning(killed, kind):
     _, whole = killed(kind)
-    for size in range(0, 900, 7):
+    for size in range(0, 900, 7 * STEP):
         path, _ = killed(kind, size)
         done = run(path, ROWS, resume=True, block=100)
         assert path.read_bytes() == whole, size
@@ -298,6 +300,7 @@ def test_a_resumed_run_that_writes_nothing_changes_nothing(killed):
     assert path.read_bytes() == before == whole[:-20]
 
 
+@pytest.mark.slow(reason="measures time and memory")
 def test_many_rows_are_scanned_soon(tmp_path):
     """Flat in memory but for the names, and some microseconds a row."""
     columns = columns_of(scores=False, labels=[f"label {i}" for i in range(5)])
