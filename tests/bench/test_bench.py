@@ -71,12 +71,6 @@ def test_the_floor_is_the_larger_of_arithmetic_and_memory() -> None:
     assert ceilings.floor(flop=500, nbytes=100) == 1.0
 
 
-def test_the_floor_depends_on_the_precision() -> None:
-    ceilings = Ceilings(100.0, 1000.0, 0, "", {"fp32": 4000.0, "fp16": 10000.0})
-    assert [ceilings.floor(20000, 100, precision) for precision in ("fp32", "fp16", "bf16")] == [5.0, 2.0, 1.0]
-    assert ceilings.floor(20000, 1000, "fp16") == 10.0
-
-
 def test_tensor_cores_by_data_sheet() -> None:
     h200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 1, 1)
     found = tensor_flops(h200)
@@ -169,35 +163,6 @@ def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
     assert content["batches"][1]["flop"] == 2 * content["batches"][0]["flop"]
 
 
-def test_what_was_written_can_be_read(written: Path, content: dict[str, Any]) -> None:
-    assert read(written) == content
-
-
-def test_iterations_are_means_over_ten_inputs(content: dict[str, Any]) -> None:
-    (item,) = content["iterations"]
-    assert (item["precision"], item["iterations"], item["samples"]) == ("fp32", 1, 10)
-    assert set(item) == {"precision", "iterations", "mean_s"} | SUMMARY_KEYS
-
-
-def test_tables_name_what_they_show(model: Path) -> None:
-    result = bench(model, "--repeats", 1, "--iterations", 1, "--against", "onnxruntime")
-    assert result.exit_code == 0
-    for text in (
-        "fp32 x 1, cool",
-        "isolated",
-        "back to back",
-        "host to host",
-        "onnxruntime",
-        "TFLOP/s",
-        "GB/s",
-        "% of ceiling",
-        "iterations",
-    ):
-        assert text in result.stdout
-    assert "Checked, fp32: error" in result.stdout
-    assert "conv 3x3 3->8" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -225,13 +190,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(model: Path, arguments: list[st
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = bench()
-    assert result.exit_code == 2
-    assert "no model" in result.stderr
-
-
 # Checking before timing
 
 
@@ -257,11 +215,6 @@ def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.Monkey
     found = read(output)
     assert [batch["batch"] for batch in found["batches"]] == [1, 3]
     assert len(found["failures"]) == 1
-
-
-def test_nan_in_the_scores_is_wrong(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.EngineContender, "scores", lambda _: np.full((1, 10), np.nan, np.float32))
-    assert bench(model, "--repeats", 1).exit_code == 2
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

@@ -48,14 +48,6 @@ def test_cold_start_counts_to_the_first_byte() -> None:
     assert start.parts_s == {"rest": start.result_s}
 
 
-def test_the_parts_of_a_start_are_all_of_it() -> None:
-    said = (
-        "vgg16gpu: start: imports 200.0 ms\nvgg16gpu: start: context (beside) 150.0 ms\nvgg16gpu: start: plan 50.0 ms"
-    )
-    parts = cold_start.Start(0.3, 0.5, said).parts_s
-    assert parts == pytest.approx({"imports": 0.2, "context (beside)": 0.15, "plan": 0.05, "rest": 0.05})
-
-
 def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     environ = cold_start.with_byte_code(str(tmp_path / "bytes"))

@@ -156,17 +156,6 @@ def test_who_has_hung_twice_is_not_asked_any_more(
     assert faults(model) == 2
 
 
-@pytest.mark.slow(reason="what fails twice is lost stands for it")
-def test_a_way_that_fails_twice_leaves_the_others(peer: RemotePeer, plan: Plan, model: Path, notes: list[str]) -> None:
-    plan("raise make 9")
-    with opened(peer, model).contenders(X) as (tf32,):
-        assert tf32.measure(Method.BACK_TO_BACK, 2) == [fake_peers.SECONDS]
-        (missing,) = peer.unbuilt
-        assert (missing.variant, missing.reason) == ("strict", "RuntimeError: operation failed")
-    assert faults(model) == 2
-    assert len(notes) == 1
-
-
 def test_the_guilty_way_comes_last_when_all_are_tried_again() -> None:
     built = [Built(0, "a"), Built(1, "b", reason="first fault"), Built(2, "c", reason="its consequence"), Built(3, "d")]
     assert guilty_last(built) == (0, 3, 2, 1)

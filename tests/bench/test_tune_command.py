@@ -77,15 +77,6 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     assert "tiles: " in result.stdout
 
 
-@pytest.mark.slow(reason="the table of the cache stands for it")
-@pytest.mark.usefixtures("fake")
-def test_the_command_writes_where_it_is_told(net, tmp_path):
-    result = invoke(net, "--precision", "fp16", "--batch", "1", "--top", "1", "--table", tmp_path / "t.json")
-    assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "t.json").read_text())["gpu"] == H200.name
-    assert not (tmp_path / "cache").exists()
-
-
 @pytest.mark.usefixtures("fake")
 def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monkeypatch):
     def settled(_, task, __):

@@ -72,13 +72,6 @@ def test_lazy_attributes():
         vgg16gpu.nothing  # noqa: B018
 
 
-def test_no_command_shows_the_help_and_is_an_error():
-    result = invoke()
-    assert result.exit_code == 2
-    assert "testbench" in result.stderr
-    assert result.stdout == ""
-
-
 def test_wrong_usage():
     assert "nonsense" in refused("nonsense")
     assert "--nonsense" in refused("infer", "--nonsense", "a.png")
@@ -100,10 +93,6 @@ def test_a_model_is_named_by_place_or_by_option(command):
     shown = invoke(command, "--help").stdout
     assert "--model FILE" in shown
     assert "MODEL" in shown.splitlines()[0]
-
-
-def test_info_says_the_same_of_a_model_however_it_is_named():
-    assert invoke("info", "digits", "--json").stdout == invoke("info", "--model", "digits", "--json").stdout
 
 
 def test_other_platforms_get_one_line(monkeypatch):

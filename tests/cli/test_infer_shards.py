@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from tests.support.later import later
 from tests.support.small_photos import small_photos
 from vgg16gpu.cli import cli
-from vgg16gpu.cluster.job import EACH, LEAST, MOST, Cut, shard_size
 
 COUNT = 45
 BROKEN = 17
@@ -76,26 +75,6 @@ def test_three_processes_give_the_rows_of_one_run(folder, plain, tmp_path):
     again = shard("0/1", folder, output)  # another number of processes, the same shards
     assert (again.exit_code, len(computed(output))) == (1, 5)
     assert f"{COUNT:,} inputs: {COUNT - 1:,} answered, 1 not; 5 shards in" in again.stdout
-
-
-@pytest.mark.slow(reason="devices of a plain run stand for it")
-def test_several_devices_compute_a_shard(folder, plain, tmp_path):
-    words = (
-        folder,
-        "--devices",
-        "cpu:2",
-        "--shard",
-        "0/1",
-        "--shard-size",
-        20,
-        "--output",
-        tmp_path / "rows",
-        "--json",
-    )
-    result = CliRunner().invoke(cli, [word for word in command(*words) if word not in ("--device", "cpu")])
-    assert result.exit_code == 1, result.output
-    assert json.loads(result.stdout)["rows"] == COUNT
-    assert rows(tmp_path / "rows").equals(plain.cast(rows(tmp_path / "rows").schema))
 
 
 @pytest.mark.parametrize(
@@ -219,12 +198,6 @@ def test_lists_that_will_not_do(tmp_path, arguments, words):
     assert not (tmp_path / "rows").exists()
 
 
-def test_a_list_that_is_no_parquet_file(tmp_path):
-    (tmp_path / "list.parquet").write_text("a.jpg\n")
-    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
-    assert "cannot be read as a .parquet file" in result.stderr
-
-
 def test_rows_without_a_picture_say_so(folder, tmp_path):
     picture = (folder / "00.jpg").read_bytes()
     pq.write_table(pa.table({"image": [picture, None, picture]}), tmp_path / "list.parquet")
@@ -265,14 +238,6 @@ def test_options_that_do_not_go_together(folder, tmp_path, arguments, words, mon
     result = infer(folder, *arguments)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
-
-
-def test_how_a_list_is_cut():
-    assert [Cut(45, 10).bounds(shard) for shard in (0, 4)] == [(0, 10), (40, 45)]
-    assert Cut(45, 10).count == 5
-    assert shard_size(10, 4) == LEAST
-    assert shard_size(10**9, 64) == MOST
-    assert shard_size(100_000, 4) == -(-100_000 // (4 * EACH))
 
 
 @pytest.mark.slow(reason="three that come one after the other stand for it")
@@ -380,14 +345,6 @@ def test_categories_of_pictures_and_of_names(folder, tmp_path):
     found = rows(tmp_path / "rows")
     assert found.column("input").to_pylist() == ["a", "b", "row 2"]
     assert found.column("error").to_pylist() == [None, "'b' has no picture: its row is null", None]
-
-
-def test_a_column_of_another_type_is_told_as_what_it_is(tmp_path):
-    pq.write_table(pa.table({"path": [1, 2], "where": ["a", "b"], "c": ["d", "e"]}), tmp_path / "list.parquet")
-    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
-    assert result.exit_code == 2
-    assert "the column 'path' of the list" in result.stderr
-    assert "is of type int64, and not of paths (text)" in result.stderr
 
 
 def test_a_list_that_is_damaged_is_one_line(folder, tmp_path):

@@ -281,21 +281,6 @@ def test_int8_is_judged_by_onnxruntimes_quantised_form(monkeypatch, fewer_digits
     assert any("onnxruntime's quantised form" in reason for reason in report["failures"])
 
 
-def test_int8_needs_scales(narrow):
-    result = text("--model", narrow, "--precision", "int8")
-    assert result.exit_code == 2
-    assert "calibrate" in result.stderr
-
-
-def test_kernels_that_the_device_lacks_are_refused(narrow):
-    result = text("--model", narrow, "--kernels", "wgmma")
-    assert result.exit_code == 2
-    assert "kernels 'wgmma'" in result.stderr
-    report, code = bench("--model", narrow, "--kernels", "ffma")
-    assert code == 0, report["failures"]
-    assert report["kernels"] == "ffma"
-
-
 def test_folders_of_labelled_images(tmp_path):
     images, _, labels = heldout()
     for index in range(8):
@@ -315,27 +300,6 @@ def test_folders_of_labelled_images(tmp_path):
     assert code == 0
     assert report["min_accuracy"] is None
     assert "(not judged without --min-accuracy)" in text("--model", "digits", "--images", tmp_path).stdout
-
-
-@pytest.mark.slow(reason="words alone")
-def test_without_a_model_of_244_pixels_it_takes_another_and_says_so(narrow, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "vgg16.onnx").symlink_to(narrow)
-    result = text()
-    assert result.exit_code == 0, result.output
-    assert "testbench: takes models/vgg16.onnx" in result.stderr
-    assert "model make --size 244" in result.stderr
-    assert "PASS" in result.stdout
-    (tmp_path / "vgg16-244.onnx").symlink_to(narrow)
-    assert text().stderr == ""
-
-
-def test_labels_are_read_even_where_none_is_shown(narrow, tmp_path):
-    (tmp_path / "labels.txt").write_text("one\ntwo\n")
-    result = text("--model", narrow, "--labels", tmp_path / "labels.txt")
-    assert result.exit_code == 2
-    assert "2 class names, the model has 40" in result.stderr
 
 
 @pytest.mark.parametrize(

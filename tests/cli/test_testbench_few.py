@@ -89,21 +89,6 @@ def test_n2_a_right_net_passes_whatever_it_answers(right):
     assert "PASS: 10 of 10 inputs" in text(right)[1]
 
 
-@pytest.mark.slow(reason="fp32 stands for them")
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-@pytest.mark.parametrize("name", ["5 classes, one answer", "a map"])
-def test_so_it_does_in_other_precisions(tmp_path, name, precision):
-    path = NETS[name](tmp_path / "m.onnx")
-    if precision == "int8":
-        np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((8, 3, SIZE, SIZE)).astype(np.float32))
-        options = ["calibrate", str(path), "--images", str(tmp_path / "x.npy"), "--device", "cpu"]
-        done = CliRunner().invoke(cli, options)
-        assert done.exit_code == 0, done.output
-    report, code = bench(path, "--precision", precision)
-    assert "blind" not in "".join(report["failures"])
-    assert code == 0, report["failures"]
-
-
 def test_an_engine_that_answers_all_alike_fails(right, monkeypatch):
     """Keep what the control promises."""
     kept = []
@@ -135,17 +120,6 @@ def test_a_net_that_answers_all_alike_is_blind(tmp_path, classes):
     assert code == 1
     assert report["inputs_passed"] == 10
     assert "blind: of the references of 10 inputs only 1 differ" in report["failures"][0]
-
-
-def test_what_an_input_changes_must_be_more_than_the_tolerance(tmp_path):
-    path = scored(tmp_path / "m.onnx", 5, bias=50)
-    references = np.concatenate([Oracle(path).scores(x[None]) for x in _standard()])
-    spread = np.abs(references - references[0]).max() / np.abs(references).max()
-    assert 1e-3 < spread < 8e-2
-    assert bench(path)[1] == 0
-    report, code = bench(path, "--precision", "bf16")
-    assert code == 1
-    assert "by more than 0.08" in report["failures"][0]
 
 
 def _standard():

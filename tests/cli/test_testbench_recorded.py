@@ -1,6 +1,5 @@
 """`testbench --references`: what FILE.run.json says of pictures is done, and an option that denies it is told."""
 
-import json
 import shutil
 
 import numpy as np
@@ -114,13 +113,3 @@ def test_a_broken_record_is_a_line(place, tmp_path, content):
     assert (code, shown) == (2, "")
     assert len(told.splitlines()) == 1
     assert "'r.csv.run.json'" in told or str(tmp_path / "r.csv.run.json") in told
-
-
-def test_what_a_record_says_is_checked(place, tmp_path):
-    shutil.copy(place / "r.csv", tmp_path / "r.csv")
-    content = json.loads((place / "r.csv.run.json").read_text())
-    content["run"]["options"]["size"] = [-12, 12]
-    (tmp_path / "r.csv.run.json").write_text(json.dumps(content))
-    code, _, told = bench(place, tmp_path / "r.csv")
-    assert code == 2
-    assert "give positive numbers of pixels" in told

@@ -64,12 +64,6 @@ def test_a_progressive_picture_is_quick_as_encoders_make_it_and_not_with_many_sc
     assert cost_of(data[:-2] + data[last:-2] * 16 + data[-2:]) == Cost(HEIGHT, WIDTH, is_quick=False)
 
 
-def test_a_turned_picture_has_the_size_that_it_is_stored_in() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    assert cost_of(file("JPEG", exif=exif))[:2] == (HEIGHT, WIDTH)
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -23,7 +23,7 @@ from tests.serving.test_faults import until
 from tests.serving.test_serve import SAMPLE, as_bytes, binary_request, statistics
 from vgg16gpu.pictures.cost import Cost
 from vgg16gpu_serving.front_end import decoding
-from vgg16gpu_serving.front_end.decoding import Decoding, decoding_nbytes
+from vgg16gpu_serving.front_end.decoding import Decoding
 from vgg16gpu_serving.front_end.pictures import check_costs
 from vgg16gpu_serving.refused import RefusedError
 from vgg16gpu_serving.served import Bounds, Description, Served, Tensor
@@ -184,7 +184,3 @@ def hang_up(port: int, message: dict, raw: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"\r\n".join((*lines, b"", head + raw)))
         time.sleep(0.1)  # it is there
-
-
-def test_the_memory_of_decoding_is_told() -> None:
-    assert decoding_nbytes(BOUNDS) == 8 * (2 * (1 << 22) + 2 * 1_000_000)

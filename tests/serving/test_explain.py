@@ -130,13 +130,6 @@ def test_explanations_have_the_bounds_of_requests(server, digits):
     assert server.ask("POST", PATH, b"{}", Content_Type="text/html").status == 415
 
 
-def test_answers_say_where_the_time_went(server, digits):
-    reply = server.infer({"inputs": [tensor(digits[:1], "FP32") | {"data": digits[:1].reshape(-1).tolist()}]})
-    told = reply.json["parameters"]
-    assert told.keys() == {"batch_size", "decode_us", "queue_us", "device_us"}
-    assert told["device_us"] > 0
-
-
 def test_tokens_the_short_queue_and_a_process_that_dies(digits, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")

@@ -182,14 +182,6 @@ def test_a_front_end_listens_once_a_device_answers_it(digits):
         assert set(load.ended) <= {200, *BROKEN}
 
 
-@pytest.mark.slow(reason="a server of its own; test_refused.py fills a queue")
-def test_a_full_queue_refuses_at_once(digits):
-    message, raw = binary_request(digits[:4], "FP32")
-    with serving("--batch", "4", "--workers", "1", "--queue", "4") as server, Load(server, message, raw, 8) as load:
-        until(lambda: load.ended[200] > 20 and load.ended[429] > 5)
-        assert set(load.ended) == {200, 429}
-
-
 def test_sigterm_ends_what_is_under_way(digits):
     message, raw = binary_request(digits[:1], "FP32")
     head = json.dumps(message).encode()

@@ -19,7 +19,6 @@ from tests.serving.test_faults import until
 from tests.serving.test_serve import batch_of, binary_request, scores
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu_serving.parent.identity import Identity
 from vgg16gpu_serving.parent.posts import Post
@@ -105,11 +104,6 @@ def test_a4_what_is_no_file_any_more_is_told_of(served) -> None:
     path.unlink()
     replaced(path, CONTENT)
     assert identity.changed() is None
-
-
-def test_a_file_that_cannot_be_opened_is_a_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: No such file"):
-        Identity([tmp_path / "missing"])
 
 
 def test_a4_external_data_belong_to_the_file(tmp_path: Path) -> None:

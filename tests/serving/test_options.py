@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import re
 import shutil
 import ssl
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.serving.running import ROOT, require_extra, serving
+from tests.serving.running import require_extra, serving
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
 from vgg16gpu.cli import cli
@@ -64,22 +62,6 @@ def test_tls(tmp_path):
                 time.sleep(0.1)
         assert connection.getresponse().read() == b'{"live": true}'
         connection.close()
-
-
-@pytest.mark.slow(reason="a server of its own")
-def test_who_reads_the_line_may_ask_at_once():
-    command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "2"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stderr.readline()
-            port = int(re.search(r"http://127.0.0.1:(\d+),", line)[1])
-            for _ in range(8):  # one or the other of the two takes it
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-                connection.request("GET", "/v2/health/ready")
-                assert connection.getresponse().status == 200
-                connection.close()
-        finally:
-            process.terminate()
 
 
 @pytest.mark.parametrize(

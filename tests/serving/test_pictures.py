@@ -217,18 +217,6 @@ def test_nothing_of_a_picture_stays_on_the_device(model: Path, monkeypatch: pyte
         assert_same_bits(found, engine.run(pixels[None]))
 
 
-def test_the_ones_that_are_refused_are_found_in_halves(model: Path, library: FakeLibrary) -> None:
-    with built(model) as engine, answering(engine, library) as (files, lane):
-        same = [jpeg(40, 40, seed=i, subsampling=2) for i in range(LARGEST - 1)]
-        library.calls.clear()
-        bad = jpeg(70, 80, seed=99, subsampling=2)
-        library.refuses = lambda data: data == bad
-        sent, _, refused = files.send(slots_of(*same[:5], bad, *same[5:]), LARGEST)
-        lane.receive(sent)
-        assert refused == {5}
-        assert library.calls == [8, 4, 4, 2, 1, 1, 2]
-
-
 @pytest.mark.parametrize("seed", [0, *later("more of the same", 1, 2)])
 def test_no_room_is_decoded_into_while_it_is_read(model: Path, seed: int) -> None:
     """On a device whose work is late, two batches under way."""

@@ -19,7 +19,7 @@ from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine, EnginePool
 from vgg16gpu.cluster.calibration import calibrate_on, calibration_pool
 from vgg16gpu.cluster.cards.engine import CardEngine
-from vgg16gpu.errors import DeviceError, InputError, KernelError, ModelError
+from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.runtime.calibration import calibrate, calibration_engine
 
@@ -67,13 +67,6 @@ def test_images_of_any_size_and_several_outputs(model: Path) -> None:
             pool.run(images(1, 48)[:, :, :1, :1])
 
 
-@pytest.mark.slow(reason="the same of one engine is in make test")
-def test_a_model_in_memory(model: Path) -> None:
-    x = images(3)
-    with Engine(model, device="cpu") as engine, EnginePool(model.read_bytes(), devices="cpu:2") as pool:
-        assert_same_bits(pool.run(x), engine.run(x))
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -117,15 +110,6 @@ def test_a_process_that_is_killed_from_outside_between_runs(model: Path) -> None
                 pool.run(x)
         with pytest.raises(DeviceError, match="SIGKILL"):
             list(pool.stream([x]))
-
-
-@pytest.mark.slow(reason="test_engine_pool.py has it of devices in one process")
-def test_the_last_ones_failure_is_raised(model: Path, plant: Plant) -> None:
-    plant("error", 1, everywhere=True)
-    with EnginePool(model, devices="cpu:2", batch=2) as pool:
-        with pytest.raises(KernelError, match="an illegal address was met"):
-            pool.run(images(20))
-        assert sum(bool(share.problem) for share in pool.shares) == 1
 
 
 @pytest.mark.slow(reason="test_engine_pool.py has it of devices in one process")

@@ -21,7 +21,6 @@ from vgg16gpu.cluster.cards import feeding
 from vgg16gpu.cluster.cards.engine import CardEngine
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures import slots
-from vgg16gpu.pictures.loading import loader as loader_module
 from vgg16gpu.runtime.answers import codec_choice, folder
 
 from .conftest import Plant
@@ -92,17 +91,6 @@ def test_numbers_of_a_process_that_fails_are_read_again(
 
 
 @pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
-def test_a_window_that_is_full_of_lost_rows(
-    narrow_model: Path, pictures: Path, wanted: Any, plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All threads wait for answers to old files, which the process that died had in hand."""
-    monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
-    plant("killed", 1)
-    with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
-        check(list(pool.classify([pictures] * 2, workers=3)), wanted * 2)
-
-
-@pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
 def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, plant: Plant) -> None:
     for kind, expected, words in (
         ("killed", DeviceError, "process of cpu was ended by SIGKILL"),
@@ -124,17 +112,6 @@ def test_the_only_one_that_is_left_is_killed_while_it_waits(narrow_model: Path, 
         os.kill(other, signal.SIGKILL)
         with pytest.raises(DeviceError, match="SIGKILL"):
             list(pool.classify([pictures]))
-
-
-@pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
-def test_leaving_early_ends_all_threads_and_the_pool_goes_on(narrow_model: Path, pictures: Path, wanted: Any) -> None:
-    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
-        for _ in range(3):
-            answers = pool.classify([pictures] * 10)
-            next(answers)
-            answers.close()  # type: ignore[attr-defined]
-        check(list(pool.classify([pictures])), wanted)
-        assert not any(share.problem for share in pool.shares)
 
 
 @pytest.mark.slow(reason="a pool with a stopped process is closed in make test")

@@ -238,23 +238,6 @@ def test_standard_output_whose_reader_goes():
     assert errors.count(b"\n") == 1
 
 
-def test_standard_output_that_is_a_file_keeps_whole_rows(tmp_path):
-    """A shell's > FILE on a full disk."""
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)){TO_STDOUT}"
-    run(tmp_path / "whole.csv")
-    whole = (tmp_path / "whole.csv").read_bytes()
-    for mode in ("wb", "ab"):
-        path = tmp_path / "a.csv"
-        path.write_bytes(b"older\n")
-        with path.open(mode) as file:
-            process = start(limited, "csv", 40, stdout=file, stderr=subprocess.PIPE, text=True)
-            assert "File too large" in process.communicate()[1]
-        written = path.read_bytes().removeprefix(b"older\n" if mode == "ab" else b"")
-        assert whole.startswith(written)
-        (tmp_path / "rows.csv").write_bytes(written)
-        assert len(read_scores(tmp_path / "rows.csv")[1]) > 5
-
-
 def test_a_pipe_that_does_not_wait_is_waited_for():
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -72,18 +72,6 @@ def test_a_table(path, scores, labels):
             np.testing.assert_array_equal(np.float32(row["scores"]), whole.scores[i])
 
 
-def test_the_schema_has_the_record(path):
-    run(path, ROWS)
-    written = json.loads(pq.read_schema(path).metadata[b"vgg16gpu.run"])
-    assert written == json.loads(record_path(path).read_bytes())["run"]
-    assert written["model"] == "ab" * 32
-
-
-def test_bytes_that_are_no_text_are_written_as_escapes(path):
-    run(path, ROWS)
-    assert "bytes-\\xff\\x80.png" in pq.read_table(path)["input"].to_pylist()
-
-
 def test_groups_of_rows_do_not_depend_on_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_results, "_MOST_ROWS", 10)
     for block in (1, 3, 7, 10, 24):
@@ -134,13 +122,6 @@ def test_an_interrupted_file_goes_on_from_its_stream(path, partial):
     assert run(path, ROWS, resume=True) == 10
     assert len(pq.read_table(path)) == ROWS
     assert not partial.exists()
-
-
-def test_more_inputs_than_a_whole_file_has_are_refused_when_they_come(path):
-    record = record_of(ROWS, inputs=None, list=None)
-    run(path, 10, record=record)
-    with pytest.raises(InputError, match="has 10 rows, and"):
-        run(path, ROWS, record=record, resume=True)
 
 
 def test_a_file_without_its_record_tells_by_itself(path):

@@ -78,16 +78,6 @@ def test_torn_at_every_byte_of_the_beginning(killed, kind):
         assert (done > 0) == (size > 500) or 100 < size <= 500
 
 
-@pytest.mark.parametrize("kind", TEXT)
-def test_a_finished_file_that_was_cut_goes_on(tmp_path, kind):
-    """The record says that it is whole, and it is not."""
-    run(tmp_path / f"a.{kind}", ROWS)
-    whole = (tmp_path / f"a.{kind}").read_bytes()
-    (tmp_path / f"a.{kind}").write_bytes(whole[:-70])
-    assert 0 < run(tmp_path / f"a.{kind}", ROWS, resume=True) < ROWS
-    assert (tmp_path / f"a.{kind}").read_bytes() == whole
-
-
 @pytest.mark.parametrize("kind", WITH_RESUME)
 @pytest.mark.parametrize("stops", [[1], [5, 6, 17], [ROWS]])
 def test_interrupted_several_times(tmp_path, kind, stops):
@@ -117,18 +107,6 @@ def test_a_finished_file_stays_as_it_is(tmp_path, kind):
         results.skip(names_of(ROWS))
         results.finish()
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("kind", WITH_RESUME)
-def test_without_a_file_it_begins(tmp_path, kind):
-    assert run(tmp_path / f"a.{kind}", ROWS, resume=True) == 0
-    run(tmp_path / f"b.{kind}", ROWS)
-    assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
-
-
-def test_an_empty_file_of_nobody_is_begun(tmp_path):
-    (tmp_path / "a.csv").touch()
-    assert run(tmp_path / "a.csv", ROWS, resume=True) == 0
 
 
 OTHERS = {
@@ -257,19 +235,6 @@ def test_rows_of_other_inputs_are_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", WITH_RESUME)
-def test_two_runs_do_not_write_one_file(tmp_path, kind):
-    path = tmp_path / f"a.{kind}"
-    with open_results(path, columns_of(), record_of(ROWS)) as first:
-        write(first, 0, 5)
-        for resume in (True, False):
-            with pytest.raises(InputError, match="being written by another run"):
-                open_results(path, columns_of(), record_of(ROWS), resume=resume)
-        write(first, 5, ROWS)
-        first.finish()
-    assert run(path, ROWS, resume=True) == ROWS
-
-
-@pytest.mark.parametrize("kind", WITH_RESUME)
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_file_that_goes_while_it_is_written_is_told(tmp_path, kind, replaced):
     """The record of this run must not come to lie beside another file."""
@@ -290,14 +255,6 @@ def test_a_file_that_goes_while_it_is_written_is_told(tmp_path, kind, replaced):
         disturbed()
     if replaced:
         assert record_path(path).read_text() == "of another run"
-
-
-def test_a_resumed_run_that_writes_nothing_changes_nothing(killed):
-    path, whole = killed("csv", -20)
-    before = path.read_bytes()
-    with open_results(path, columns_of(), record_of(ROWS), resume=True) as results:
-        assert len(results.done) < ROWS
-    assert path.read_bytes() == before == whole[:-20]
 
 
 @pytest.mark.slow(reason="measures time and memory")

@@ -100,26 +100,6 @@ def test_it_begins_behind_what_is_done(folder):
     assert found == {key: value for key, value in whole.items() if key[0] >= 40}
 
 
-@pytest.mark.slow(reason="test_loader.py has it of threads")
-def test_one_thread_of_each_begins(folder):
-    loader = by_processes(folder, begins_alone=True)
-    assert collect(loader) == collect(by_processes(folder))
-    assert loader.threads in (2, 4, 6)  # of both, or all where a thread is slow
-
-
-def test_few_files_are_begun_before_the_first_is_answered(folder):
-    loader = by_processes(folder, window=20)
-    loader.start()
-    begun = 0
-    for slot in loader:
-        if slot is None:  # nothing more comes before there are answers
-            break
-        begun = max([begun, *(file for file, _ in slot.ends)])
-        loader.ring.give_back(slot)
-    assert begun == 19
-    loader.close()
-
-
 @pytest.mark.slow(reason="1,500 files; a ring that is full is in make test")
 def test_numbers_that_fill_a_small_pipe_wait_for_nobody(folder, monkeypatch):
     """As a user's pipes are small once he has many of them (pipe-user-pages-soft)."""
