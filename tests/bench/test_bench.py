@@ -402,23 +402,6 @@ def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatc
     assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
 
 
-@pytest.mark.slow(reason="tests/bench/test_timing.py has loads")
-def test_large_batches_are_measured_under_load_too(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.FROM_BATCH == 32
-    monkeypatch.setattr(session, "FROM_BATCH", 4)  # 32 images are long on a CPU
-    output = tmp_path / "result.json"
-    result = bench(model, "--batch", "1,4", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
-    assert result.exit_code == 0, result.stderr
-    assert "fp32, batch 4: sustained" in result.stderr
-    loaded = select(read(output), regime=Regime.SUSTAINED)
-    assert [(record["name"], record["batch"], record["method"]) for record in loaded] == [
-        (NAME, 4, Method.BACK_TO_BACK)
-    ]
-    assert "fp32 x 4, sustained" in result.stdout
-
-
 # Environment
 
 

@@ -219,12 +219,6 @@ def test_what_is_unchecked_is_admitted_without_an_error() -> None:
     assert admitted(Offered(OURS + 1, unchecked="random data")) == ([None], [])
 
 
-def test_who_is_lost_while_it_is_checked_is_named() -> None:
-    errors, missing = admitted(Offered(LostError("failed twice: out of memory", ("last words",))))
-    assert errors == []
-    assert missing == [Absent("torch", "failed twice: out of memory", "fp32", 2, output=("last words",))]
-
-
 # The frameworks themselves, where they happen to be installed; nothing else of the package needs them
 
 

@@ -71,16 +71,6 @@ def test_the_table_names_device_times_note_and_classes(narrow, pixels, tmp_path)
     assert text.count("class ") >= 3
 
 
-def test_the_size_that_is_taken_of_an_open_model_is_said(narrow, tmp_path):
-    Image.fromarray(np.full((40, 50, 3), 99, np.uint8)).save(tmp_path / "a.png")
-    features = "--model", narrow, "--outputs", "relu2_1"
-    text = run(tmp_path / "a.png", *features).stdout
-    assert "Size: 32x32 is taken of a model that is open in size; --size asks for another" in text
-    assert "Size:" not in run(tmp_path / "a.png", *features, "--size", 48).stdout
-    assert "Size:" not in run(tmp_path / "a.png", "--model", narrow).stdout
-    assert run_json(tmp_path / "a.png", *features, "--size", 48)["output_shape"] == [16, 24, 24]
-
-
 def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_path):
     numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
     np.save(tmp_path / "floats.npy", numbers)

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,18 +204,6 @@ def test_rows_without_a_picture_say_so(folder, tmp_path):
     assert result.exit_code == 1, result.output
     found = rows(tmp_path / "rows").column("error").to_pylist()
     assert found == [None, "'row 1' has no picture: its row is null", None]
-
-
-def test_numbers_have_a_row_for_each_sample(tmp_path):
-    chance = np.random.default_rng(0)
-    for name in "ab":
-        np.save(tmp_path / f"{name}.npy", chance.standard_normal((5, 1, 32, 32), np.float32))
-    inputs = (tmp_path / "a.npy", tmp_path / "b.npy")
-    result = infer("--shard", "0/1", *inputs, "--output", tmp_path / "rows")
-    assert result.exit_code == 0, result.output
-    names = rows(tmp_path / "rows").column("input").to_pylist()
-    assert names == [f"{path}[{i}]" for path in inputs for i in range(5)]
-    assert json.loads((tmp_path / "rows" / "_summary.json").read_text())["rows"] == 10
 
 
 @pytest.mark.parametrize(

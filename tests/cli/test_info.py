@@ -112,18 +112,6 @@ def test_what_an_h200_runs_and_stores_in_each_precision(precision):
 
 
 @pytest.mark.usefixtures("h200")
-def test_kernels_can_be_chosen():
-    found = {}
-    for kernels in ("wgmma", "mma", "ffma"):
-        report = json.loads(
-            info(digits_model(), "--device", "cuda", "--precision", "fp16", "--kernels", kernels, "--json")
-        )
-        found[kernels] = {value["kernels"] for value in report["values"] if value["kernels"]}
-        assert report["kernels"] == kernels
-    assert found == {"wgmma": {"wgmma"}, "mma": {"mma"}, "ffma": {"ffma"}}
-
-
-@pytest.mark.usefixtures("h200")
 def test_pairs_have_a_second_pass():
     report = json.loads(info(digits_model(), "--device", "cuda", "--json"))
     second = report["second_pass"]

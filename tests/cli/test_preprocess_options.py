@@ -135,17 +135,6 @@ def test_a_keras_style_network_is_right_with_unit_and_the_assumption_is_told(tmp
         assert done["origin"] == "user"
 
 
-def test_a_network_that_subtracts_the_means_is_given_raw_pixels(tmp_path):
-    model = averages(tmp_path / "m.onnx", first=[("Sub", [123.68, 116.779, 103.939])])
-    Image.fromarray(np.full((20, 30, 3), LEFT, np.uint8)).save(tmp_path / "flat.png")
-    found, done = arrived(model, tmp_path / "flat.png", tmp_path)
-    np.testing.assert_allclose(found, LEFT - CAFFE[::-1], rtol=1e-5, atol=1e-4)
-    assert done["line"] == (
-        "pictures: shorter side to 16, bilinear, centre crop 14x14, RGB, x from 0 to 255; "
-        "assumed: the file's first layers subtract 123.68, 116.779, 103.939 (see --preprocess)"
-    )
-
-
 # ---- What is told, in each command, by origin
 
 

@@ -108,21 +108,6 @@ def test_a_file_that_rounds_by_itself(rounded, precision):
         assert len(report["steps"]) >= 11
 
 
-def test_batches_are_checked_and_timed(narrow, monkeypatch):
-    sizes, whole = [], Engine.run
-
-    def counted(engine, x):
-        sizes.append(len(x))
-        return whole(engine, x)
-
-    monkeypatch.setattr(Engine, "run", counted)
-    report, code = bench("--model", narrow, "--batch", 4, "--iterations", 1)
-    assert (code, report["batch"], report["inputs_passed"]) == (0, 4, 10)
-    assert sizes == [4, 4, 2] * 2
-    shown = text("--model", narrow, "--batch", "4", "--iterations", "1").stdout
-    assert "a run of batch 4, host to host" in shown
-
-
 def test_a_wrong_row_of_a_batch_fails(narrow, monkeypatch):
     whole = Engine.run
 

@@ -53,13 +53,6 @@ def test_named_values_are_compared_one_by_one(few, precision, kernels, least, mo
         assert report["quantised"]["mean_error"] > 1e-4
 
 
-def test_what_lies_behind_is_not_computed(few, monkeypatch):
-    built = []
-    monkeypatch.setattr(Engine, "run", lambda engine, x, run=Engine.run: built.append(engine.graph) or run(engine, x))
-    bench("digits", "--inputs", few, "--outputs", "relu1_1")
-    assert [len(graph.ops) for graph in built] == [1] * 5
-
-
 @pytest.mark.parametrize("index", range(len(NAMES)))
 def test_one_wrong_number_fails_and_is_named(few, monkeypatch, index):
     """In the last input of a batch, in one value alone."""
@@ -141,9 +134,3 @@ def test_what_is_about_scores_goes_without(few, option, value):
     result = invoke("digits", *(["--inputs", few] if option == "--references" else []), "--outputs", "y", option, value)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option} is about scores: it goes without --outputs" in result.stderr
-
-
-def test_a_name_that_is_no_value_is_refused():
-    result = invoke("digits", "--outputs", "nope")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "has no value 'nope'" in result.stderr

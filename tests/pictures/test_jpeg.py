@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -256,27 +254,3 @@ def test_scans_are_counted_up_to_the_end():
     assert count_scans(data + b"\xff\xda\0\x02" * 100) == 10  # what lies behind the end
     assert count_scans(jpeg(40, 40, restart_marker_blocks=1)) == 1
     assert count_scans(b"") == count_scans(b"\xff") == 0
-
-
-@pytest.mark.slow(reason="measures time")
-def test_python_runs_on_while_pixels_are_decoded():
-    """Both libraries let go of Python's lock: a thread that counts gets its share of a processor."""
-    data = jpeg(1500, 2000)
-    for read in (decode, decode_by_pillow):
-        ended = threading.Event()
-        seconds: list[float] = []
-
-        def count(ended=ended, seconds=seconds):
-            started = time.thread_time()
-            while not ended.is_set():
-                pass
-            seconds.append(time.thread_time() - started)
-
-        counter = threading.Thread(target=count)
-        counter.start()
-        started = time.thread_time()
-        read(data, "a.jpg", 3)
-        taken = time.thread_time() - started
-        ended.set()
-        counter.join()
-        assert seconds[0] > taken / 4

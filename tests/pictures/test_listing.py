@@ -18,7 +18,6 @@ from vgg16gpu.pictures.listing import (
     NO_PICTURE,
     NO_TARGET,
     SEEN,
-    SUBFOLDER,
     UNREADABLE,
     Listing,
     list_files,
@@ -52,14 +51,6 @@ def test_order_is_that_of_sorted_for_any_tree(tmp_path):
         names.add("/".join(part or "x" for part in parts[: rng.randint(1, 3)]) + ".png")
     fill(tmp_path, *names)
     assert inside(list_files([tmp_path]), tmp_path) == sorted(names)
-
-
-def test_without_subfolders(tmp_path):
-    fill(tmp_path, "b.png", "a/1.png", "c/d/2.png")
-    listing = list_files([tmp_path], recursive=False)
-    assert inside(listing, tmp_path) == ["b.png"]
-    assert listing.left_out == {SUBFOLDER: 2}
-    assert listing.line() == "2 files left out: 2 subfolders (a, c)"
 
 
 def test_hidden_files_and_folders_are_left_out(tmp_path):

@@ -1,4 +1,4 @@
-"""README's own tables of commands: what is not run, what ends with 1, what its reader brings. `make ci` runs them."""
+"""README's own tables of commands: what is not run, what ends with 1, what its reader brings. .ci/run runs them."""
 
 from __future__ import annotations
 

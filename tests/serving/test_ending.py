@@ -89,24 +89,3 @@ def test_a16_sighup_drains_as_sigterm_does(digits) -> None:
             slow.sendall(raw)
             assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200")
         assert server.process.wait(PATIENCE) == 0
-
-
-@pytest.mark.slow(reason="a server of its own")
-def test_a16_a_server_that_ignores_sighup_goes_on(tmp_path) -> None:
-    """nohup: the terminal is gone, and all its processes are told."""
-    with begun(tmp_path / "folder", "nohup") as process:
-        line = ""
-        while "serving" not in line:
-            line = process.stderr.readline()
-            assert line
-        port = int(line.partition("http://127.0.0.1:")[2].partition(",")[0])
-        os.killpg(process.pid, signal.SIGHUP)
-        time.sleep(0.5)
-        for _ in range(4):
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-        process.terminate()
-        assert process.wait(PATIENCE) == 0
-        assert "Traceback" not in process.stderr.read()
-    assert list((tmp_path / "folder").iterdir()) == []

@@ -225,31 +225,6 @@ def test_json_with_too_many_values_is_not_read(server, text):
     assert "send binary data" in reply.json["error"]
 
 
-def test_many_clients_get_their_own_answers_and_batches_are_formed(server, run_at, digits):
-    before = statistics(server)
-    found: list[list] = [[] for _ in range(16)]
-
-    def client(number: int) -> None:
-        message, raw = binary_request(digits[number : number + 1], "FP32")
-        for _ in range(15):
-            found[number].append(server.infer(message, raw))
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wanted = {batch: run_at(digits, batch) for batch in (1, 2, BATCH)}
-    for number, replies in enumerate(found):
-        for reply in replies:
-            assert_same_bits(scores(reply), wanted[batch_of(reply)][number : number + 1])
-    after = statistics(server)
-    images, runs = (after[key] - before[key] for key in ("inference_count", "execution_count"))
-    assert images == 240
-    assert runs < 190
-    assert sum(each["compute_infer"]["count"] for each in after["batch_stats"]) == after["execution_count"]
-
-
 def test_a_bad_image_costs_no_other_its_answer(server, run_at, digits):
     good, bad = binary_request(digits[:1], "FP32"), binary_request(digits[:1] * np.float32(np.nan), "FP32")
     statuses: list[int] = []

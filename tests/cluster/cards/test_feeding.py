@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,9 @@ import numpy as np
 import pytest
 
 from tests.cluster.test_pool_classify import check
-from tests.runtime.answers.conftest import SIDE
-from tests.runtime.answers.test_stream import numbers_among
 from tests.support.later import later
-from vgg16gpu import Engine, EnginePool
+from vgg16gpu import EnginePool
 from vgg16gpu.cluster.cards import feeding
-from vgg16gpu.cluster.cards.engine import CardEngine
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures import slots
 from vgg16gpu.runtime.answers import codec_choice, folder
@@ -78,19 +73,6 @@ def test_a_process_that_fails_loses_no_row(
 
 
 @pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
-def test_numbers_of_a_process_that_fails_are_read_again(
-    narrow_model: Path, pictures: Path, wanted: Any, tmp_path: Path, plant: Plant
-) -> None:
-    array, paths = numbers_among(pictures, tmp_path, (40, 3, SIDE, SIDE))
-    with Engine(narrow_model, device="cpu", batch=4) as engine:
-        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
-    plant("killed", 2)
-    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
-        check(list(pool.classify(paths, workers=3)), [wanted[0], *numbers, *wanted[1:5], *numbers])
-        assert sum(bool(share.problem) for share in pool.shares) == 1
-
-
-@pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
 def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, plant: Plant) -> None:
     for kind, expected, words in (
         ("killed", DeviceError, "process of cpu was ended by SIGKILL"),
@@ -101,17 +83,6 @@ def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, pla
             with pytest.raises(expected, match=words):
                 list(pool.classify([pictures]))
             assert sum(bool(share.problem) for share in pool.shares) == 1
-
-
-@pytest.mark.slow(reason="one that is killed of two stands for it")
-def test_the_only_one_that_is_left_is_killed_while_it_waits(narrow_model: Path, pictures: Path) -> None:
-    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
-        one, other = [engine.process.pid for engine in pool.engines if isinstance(engine, CardEngine)]
-        os.kill(one, signal.SIGKILL)
-        list(pool.classify([pictures]))
-        os.kill(other, signal.SIGKILL)
-        with pytest.raises(DeviceError, match="SIGKILL"):
-            list(pool.classify([pictures]))
 
 
 @pytest.mark.slow(reason="a pool with a stopped process is closed in make test")

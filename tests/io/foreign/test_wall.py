@@ -7,6 +7,7 @@ belongs into io/foreign; if it is one of these, its line says why.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,8 @@ READERS = {
     "PIL.Image.open": PICTURES,
     "PIL.ImageFile.Parser": PICTURES,
 }
+LAST = sorted({name.rpartition(".")[2] for name in READERS} - {"open"})
+MENTIONED = re.compile(rf"\b({'|'.join(LAST)}|Image)\b|ImagePlugin")  # the others are not parsed, which is slow
 PLUGIN = "ImagePlugin"  # Pillow's readers of single kinds
 
 # What reads there, and why nobody else has written it.
@@ -99,6 +102,8 @@ def used(source: str) -> Iterator[tuple[str, int]]:
 
 def readers(source: str) -> list[tuple[str, int]]:
     """The uses of READERS and of Pillow's plugins."""
+    if not MENTIONED.search(source):
+        return []
     return [(name, line) for name, line in used(source) if name in READERS or PLUGIN in name]
 
 

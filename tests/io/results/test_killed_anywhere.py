@@ -16,7 +16,7 @@ import vgg16gpu
 from tests.io.results.runs import EVERY_KIND, WITH_RESUME, columns_of, record_of, run
 from tests.support import selection
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.files import atomic_writer, folder_writer
+from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.results import RunRecord, read_scores, record_path
 
 IO = Path(vgg16gpu.__file__).parent / "io"
@@ -182,25 +182,4 @@ def test_whole_files(tmp_path: Path, size: int) -> None:
         if not goes_on:
             break
         line += 1 if STEP == 1 else 2
-    assert line > 10
-
-
-@pytest.mark.slow(reason="test_whole_files stands for it")
-def test_whole_folders(tmp_path: Path) -> None:
-    path = tmp_path / "place" / "a"
-    path.parent.mkdir()
-    line = 0
-
-    def write() -> None:
-        with folder_writer(path) as folder:
-            for name in ("b", "c"):
-                (folder / name).write_text("new")
-
-    while killed_at(line, write):
-        if path.exists():
-            assert {file.name: file.read_text() for file in path.iterdir()} == {"b": "new", "c": "new"}
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
-        line += 1
     assert line > 10

@@ -1,6 +1,5 @@
 """parquet_results.py, arrow_form.py: the file, the stream beside it, and a process without pyarrow."""
 
-import json
 import os
 import resource
 import sys
@@ -80,15 +79,6 @@ def test_groups_of_rows_do_not_depend_on_blocks(tmp_path, monkeypatch):
     assert len(contents) == 1
     with pq.ParquetFile(tmp_path / "7.parquet") as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [10, 10, 4]
-
-
-def test_the_stream_is_readable_after_a_kill(path, partial):
-    killed_at(path, 12)
-    assert not path.exists()
-    with pa.ipc.open_stream(partial) as reader:
-        table = reader.read_all()
-    assert table["input"].to_pylist() == [storable(name) for name in names_of(12)]
-    assert json.loads(record_path(path).read_bytes())["finished"] is None
 
 
 def test_torn_at_every_byte_of_the_last_batches(path, partial):
