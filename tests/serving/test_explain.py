@@ -130,6 +130,7 @@ def test_explanations_have_the_bounds_of_requests(server, digits):
     assert server.ask("POST", PATH, b"{}", Content_Type="text/html").status == 415
 
 
+@pytest.mark.slow(reason="a server of its own; a device process that dies is in make test")
 def test_tokens_the_short_queue_and_a_process_that_dies(digits, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")

@@ -84,7 +84,8 @@ def test_three_times_what_it_can_is_refused_at_once_or_answered_soon(digits, run
             assert_same_bits(found, run_at(digits[:1], batch))
 
 
-@pytest.mark.parametrize("round_", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+@pytest.mark.slow(reason="test_faults.py ends a server that has a request under way")
+@pytest.mark.parametrize("round_", range(3))
 def test_sigterm_under_load_loses_no_request(digits, tmp_path, round_):
     """Whatever the log says was answered did arrive, and no connection ends in the middle of a request."""
     message, raw = binary_request(digits[:1], "FP32")
