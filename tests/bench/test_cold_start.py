@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow(reason="test_cold_start_reports_what_infer_says stands for it")
+@pytest.mark.slow(reason="five processes; the first byte is counted in make test")
 def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
     found = cold_start.measure_cold_start(model, "cpu", session.sample_inputs((3, 32, 32))[0])
     assert len(found.results_s) == len(found.exits_s) == cold_start.RUNS
@@ -36,6 +36,7 @@ def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
     assert abs(sum(found.parts_s.values()) - found.to_result_s) < 0.5 * found.to_result_s  # medians of each
 
 
+@pytest.mark.slow(reason="processes that import; the first byte is counted in make test")
 def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
     with pytest.raises(Error, match=r"missing\.onnx"):
         cold_start.measure_cold_start(tmp_path / "missing.onnx", "cpu", np.zeros((3, 32, 32), np.float32))

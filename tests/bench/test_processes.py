@@ -256,6 +256,7 @@ def bench(model: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     return CliRunner().invoke(cli, command)
 
 
+@pytest.mark.slow(reason="what fails twice is lost stands for it")
 def test_a_peer_that_fails_is_named_and_the_others_go_on(
     plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

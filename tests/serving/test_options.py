@@ -26,6 +26,7 @@ def _extra():
     require_extra()
 
 
+@pytest.mark.slow(reason="a server of its own; outputs by name are parsed in make test")
 def test_layers_are_outputs_by_the_names_that_were_asked_for(digits):
     row = digits[:1]
     with Engine(digits_model(), device="cpu", outputs=NAMES) as engine:
