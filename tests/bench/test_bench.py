@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure import environment
 from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings, tensor_flops
-from vgg16gpu.bench.measure.layers import LayerEffort, LayerTime, floors, measure_layers
+from vgg16gpu.bench.measure.layers import LayerEffort, floors, measure_layers
 from vgg16gpu.bench.measure.ours import NAME, EngineContender
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
 from vgg16gpu.bench.records.findings import Wanted
@@ -69,17 +69,6 @@ def test_the_floor_is_the_larger_of_arithmetic_and_memory() -> None:
     ceilings = Ceilings(bytes_per_s=100.0, flop_per_s=1000.0, copy_nbytes=0, description="")
     assert ceilings.floor(flop=2000, nbytes=100) == 2.0
     assert ceilings.floor(flop=500, nbytes=100) == 1.0
-
-
-def test_percent_of_the_ceiling() -> None:
-    layer = LayerTime("conv", "k", ("y",), median_s=4.0, samples=1, flop=1, nbytes=1, floor_s=1.0)
-    assert layer.percent == 25.0
-
-
-def test_the_floor_depends_on_the_precision() -> None:
-    ceilings = Ceilings(100.0, 1000.0, 0, "", {"fp32": 4000.0, "fp16": 10000.0})
-    assert [ceilings.floor(20000, 100, precision) for precision in ("fp32", "fp16", "bf16")] == [5.0, 2.0, 1.0]
-    assert ceilings.floor(20000, 1000, "fp16") == 10.0
 
 
 def test_tensor_cores_by_data_sheet() -> None:
@@ -174,42 +163,6 @@ def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
     assert content["batches"][1]["flop"] == 2 * content["batches"][0]["flop"]
 
 
-def test_what_was_written_can_be_read(written: Path, content: dict[str, Any]) -> None:
-    assert read(written) == content
-
-
-def test_iterations_are_means_over_ten_inputs(content: dict[str, Any]) -> None:
-    (item,) = content["iterations"]
-    assert (item["precision"], item["iterations"], item["samples"]) == ("fp32", 1, 10)
-    assert set(item) == {"precision", "iterations", "mean_s"} | SUMMARY_KEYS
-
-
-def test_json_alone_on_stdout(model: Path) -> None:
-    result = bench(model, "--repeats", 1, "--json")
-    assert result.exit_code == 0
-    assert result.stderr == ""
-    assert json.loads(result.stdout)["batches"][0]["batch"] == 1
-
-
-def test_tables_name_what_they_show(model: Path) -> None:
-    result = bench(model, "--repeats", 1, "--iterations", 1, "--against", "onnxruntime")
-    assert result.exit_code == 0
-    for text in (
-        "fp32 x 1, cool",
-        "isolated",
-        "back to back",
-        "host to host",
-        "onnxruntime",
-        "TFLOP/s",
-        "GB/s",
-        "% of ceiling",
-        "iterations",
-    ):
-        assert text in result.stdout
-    assert "Checked, fp32: error" in result.stdout
-    assert "conv 3x3 3->8" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -237,13 +190,6 @@ def test_wrong_usage_is_one_line_and_exit_code_2(model: Path, arguments: list[st
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = bench()
-    assert result.exit_code == 2
-    assert "no model" in result.stderr
-
-
 # Checking before timing
 
 
@@ -269,11 +215,6 @@ def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.Monkey
     found = read(output)
     assert [batch["batch"] for batch in found["batches"]] == [1, 3]
     assert len(found["failures"]) == 1
-
-
-def test_nan_in_the_scores_is_wrong(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.EngineContender, "scores", lambda _: np.full((1, 10), np.nan, np.float32))
-    assert bench(model, "--repeats", 1).exit_code == 2
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -394,6 +335,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return asked
 
 
+@pytest.mark.slow(reason="each precision by itself is in make test")
 def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
     said: list[str] = []
     effort: dict[str, Any] = {"batches": (2,), "iterations": (1,), "repeats": 1, "seconds": 0.01}
@@ -458,22 +400,6 @@ def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatc
     monkeypatch.setattr(session.EngineContender, "repeats", lambda *_: False)
     found = json.loads(bench(model, "--repeats", 1, "--json").stdout)
     assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
-
-
-def test_large_batches_are_measured_under_load_too(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.FROM_BATCH == 32
-    monkeypatch.setattr(session, "FROM_BATCH", 4)  # 32 images are long on a CPU
-    output = tmp_path / "result.json"
-    result = bench(model, "--batch", "1,4", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
-    assert result.exit_code == 0, result.stderr
-    assert "fp32, batch 4: sustained" in result.stderr
-    loaded = select(read(output), regime=Regime.SUSTAINED)
-    assert [(record["name"], record["batch"], record["method"]) for record in loaded] == [
-        (NAME, 4, Method.BACK_TO_BACK)
-    ]
-    assert "fp32 x 4, sustained" in result.stdout
 
 
 # Environment

@@ -88,14 +88,16 @@ def faults(model: Path) -> int:
 
 # One failure
 
+LATER = pytest.mark.slow(reason="as one that dies")
+
 
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
         ("raise open", "RuntimeError: operation failed"),
-        ("raise make", "strict: RuntimeError: operation failed"),
+        pytest.param("raise make", "strict: RuntimeError: operation failed", marks=LATER),
         ("die measure", "its process died of SIGSEGV"),
-        ("hang scores", "no answer in 3 s"),
+        pytest.param("hang scores", "no answer in 3 s", marks=LATER),
     ],
 )
 def test_what_fails_once_is_measured_in_a_fresh_process(
@@ -118,7 +120,7 @@ def test_what_fails_once_is_measured_in_a_fresh_process(
 # Two failures
 
 
-@pytest.mark.parametrize("what", ["die measure", "raise measure"])
+@pytest.mark.parametrize("what", ["raise measure", pytest.param("die measure", marks=LATER)])
 def test_what_fails_twice_is_lost_at_that_batch_size_alone(
     peer: RemotePeer, plan: Plan, model: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -136,6 +138,7 @@ def test_what_fails_twice_is_lost_at_that_batch_size_alone(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow(reason="waits; what fails twice is lost stands for it")
 def test_who_has_hung_twice_is_not_asked_any_more(
     peer: RemotePeer, plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,16 +154,6 @@ def test_who_has_hung_twice_is_not_asked_any_more(
         peer.post(Setting(model, (3, 32, 32), "cpu", 0, 1, "fp16"))
     assert time.monotonic() - before < 0.3
     assert faults(model) == 2
-
-
-def test_a_way_that_fails_twice_leaves_the_others(peer: RemotePeer, plan: Plan, model: Path, notes: list[str]) -> None:
-    plan("raise make 9")
-    with opened(peer, model).contenders(X) as (tf32,):
-        assert tf32.measure(Method.BACK_TO_BACK, 2) == [fake_peers.SECONDS]
-        (missing,) = peer.unbuilt
-        assert (missing.variant, missing.reason) == ("strict", "RuntimeError: operation failed")
-    assert faults(model) == 2
-    assert len(notes) == 1
 
 
 def test_the_guilty_way_comes_last_when_all_are_tried_again() -> None:
@@ -223,6 +216,7 @@ def test_no_process_outlives_an_error(model: Path, monkeypatch: pytest.MonkeyPat
         os.killpg(child.pid, 0)
 
 
+@pytest.mark.slow(reason="measures time")
 def test_a_real_peer_sleeps_while_nobody_asks(model: Path) -> None:
     """An idle onnxruntime takes no core from whoever is measured."""
     made = RemotePeer("onnxruntime", lambda _: None)
@@ -262,6 +256,7 @@ def bench(model: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     return CliRunner().invoke(cli, command)
 
 
+@pytest.mark.slow(reason="what fails twice is lost stands for it")
 def test_a_peer_that_fails_is_named_and_the_others_go_on(
     plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu import EnginePool
-from vgg16gpu.bench.several import _counts
 from vgg16gpu.cli import cli
 
 
@@ -57,7 +56,3 @@ def test_what_does_not_go_together(arguments, words):
     result = bench(*arguments)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
-
-
-def test_how_many_devices_are_measured():
-    assert [_counts(most) for most in (2, 3, 4, 8)] == [[1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 8]]

@@ -40,16 +40,6 @@ def test_summary_of_known_samples() -> None:
     assert (found.median_s, found.p95_s, found.min_s, found.samples, found.runs) == (50.5, 95.0, 1.0, 100, 7)
 
 
-def test_summary_of_one_sample() -> None:
-    found = summarise([2.0])
-    assert (found.median_s, found.p95_s, found.min_s, found.samples) == (2.0, 2.0, 2.0, 1)
-
-
-def test_one_slow_run_of_ten_is_in_p95_and_not_in_the_median() -> None:
-    found = summarise([1.0] * 9 + [100.0])
-    assert (found.median_s, found.p95_s) == (1.0, 100.0)
-
-
 @pytest.mark.parametrize("effort", [GPU_EFFORT, CPU_EFFORT, Effort(2.0, 0.05, 2000)])
 @pytest.mark.parametrize("one", [1e-6, 1e-3, 0.02, 0.9, 100.0])
 def test_effort_stays_in_its_bounds(effort: Effort, one: float) -> None:
@@ -149,27 +139,12 @@ def test_who_is_lost_leaves_the_turns_to_the_others(left: int) -> None:
     assert sum(name == "lost" for name, *_ in log) == left
 
 
-def test_a_fast_contender_gets_more_runs_than_a_slow_one() -> None:
-    log: list[tuple[str, Method, int]] = []
-    fakes = [Fake("fast", MILLISECOND, log, (HOST,)), Fake("slow", 10.0, log, (HOST,))]
-    fast, slow = measure_in_turns(fakes, Effort(1.0, burst=0.2, most=50))
-    assert fast[HOST].samples == 50
-    assert slow[HOST].samples == MIN_REPEATS
-
-
 def test_the_pause_is_as_long_as_the_load_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(timing, "time", clock)
     fakes = [Fake("fast", MILLISECOND, [], (HOST,), clock), Fake("slow", 0.5, [], (HOST,), clock)]
     measure_in_turns(fakes, Effort(0.15, burst=0.05, most=10, pause=0.05))
     assert clock.pauses == pytest.approx([0.05, 1.0] * 3)
-
-
-def test_without_a_pause_nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
-    measure_in_turns([Fake("a", 0.5, [], (HOST,), clock)], CPU_EFFORT)
-    assert clock.pauses == []
 
 
 def test_iterations_run_every_input_as_often_as_asked() -> None:
@@ -242,11 +217,6 @@ def test_who_is_lost_under_load_leaves_the_others(monkeypatch: pytest.MonkeyPatc
     assert stays.summary.samples == 6
 
 
-def test_the_fastest_method_that_keeps_the_device_busy() -> None:
-    cases = {(ISOLATED, QUEUED, HOST): QUEUED, (ISOLATED, HOST): ISOLATED, (HOST,): None}
-    assert all(sustained.device_method(Fake("a", 1.0, [], methods)) is found for methods, found in cases.items())
-
-
 # Readings
 
 
@@ -295,13 +265,3 @@ def test_of_two_cards_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 BUSY = ("1", "1755", "3201", "690", "[N/A]")
-
-
-def test_on_a_cpu_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_: str) -> list[dict[str, str]]:
-        raise AssertionError("it has asked")
-
-    monkeypatch.setattr(readings, "gpu_readings", never)
-    with Watch("cpu") as watch:
-        pass
-    assert watch.state([(0.0, time.monotonic())]) is None

@@ -11,21 +11,19 @@ import pytest
 
 from tests.kernels.layout.test_pack_blocks import in_blocks
 from tests.support import reference
+from tests.support.later import later
 from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
 from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
-from vgg16gpu.compiler.graph.ops import Conv, Gemm
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
-from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import KernelError, ModelError
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.values import Element
 from vgg16gpu.zoo.architecture import Vgg
-from vgg16gpu.zoo.generate import make_vgg
 
 SMALL = Vgg(size=32, hidden=128, classes=100)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -77,24 +75,8 @@ def test_vgg16_has_so_many_problems():
     assert found[-1].key == "fc_wgmma batch=8 outputs=1000 length=4096 element=U8"
 
 
-def test_the_net_in_memory_is_the_one_that_model_make_writes(tmp_path):
-    net = Vgg(size=64, width=4, hidden=8, classes=3)
-    make_vgg(tmp_path / "net.onnx", size=64, width=4, hidden=8, classes=3)
-    made, written = vgg_graph(net), Model(tmp_path / "net.onnx").graph()
-
-    def description(graph):
-        convs = [
-            (type(op), op.weight.shape, op.relu, getattr(op, "pool", None))
-            for op in graph.ops
-            if isinstance(op, Conv | Gemm)
-        ]
-        return graph.input.shape, [type(op) for op in graph.ops], convs
-
-    assert description(made) == description(written)
-
-
 def test_the_step_is_the_one_of_a_plan():
-    for task in small_tasks("fp16", (1, 8)):
+    for task in small_tasks("fp16"):
         usual, other = task.candidates()[:2]
         assert task.dry_step(usual).kernel != task.dry_step(other).kernel or usual.tile != other.tile
         assert task.dry_step(usual).programmatic == usual.programmatic
@@ -181,24 +163,6 @@ def test_what_is_expected_of_a_product(precision):
     assert not case.expected[:, len(weight) :].any()
 
 
-def test_every_array_has_a_place_of_its_own_in_the_form_that_the_kernel_knows():
-    task = next(task for task in small_tasks("fp16") if task.kernels is conv_first_two)
-    case = cases.case(task)
-    places = [Pointer(Arena.WEIGHTS, 256 * i) for i in range(len(case.arrays))]
-    held = case.placed(places)
-    assert [*held.first, *held.second] == places
-    assert held.second.out_scale == places[-1]
-    assert case.arrays[6] is case.constants.second.weight
-    assert held.second.weight == places[6]
-
-
-def test_batches_share_their_numbers():
-    one, five = conv_task(batch=1), conv_task(batch=5)
-    assert cases.case(one) is cases.case(five)
-    other = conv_task("bf16")
-    assert cases.case(other) is not cases.case(one)
-
-
 # ---- The search
 
 
@@ -208,7 +172,7 @@ def pace(task):
     return lambda step: times[step.kernel] * (0.9 if step.programmatic else 1.0)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_the_fastest_wins(precision, batch):
     task = conv_task(precision, batch)
@@ -236,7 +200,7 @@ def test_todays_tile_stays_unless_another_gains_more_than_the_margin():
     assert search.tiles([search.Finding("k", "", 1, {}, {"tile": "C"})]) == {}
 
 
-@pytest.mark.parametrize("place", [0, 5, -1])
+@pytest.mark.parametrize("place", [5, *later("as the sixth", 0, -1)])
 def test_todays_tile_is_timed_as_it_is_launched_today(place):
     task = conv_task("fp16", 1)
     answer = right_bytes(task)
@@ -261,15 +225,6 @@ def test_todays_tile_is_tried_though_the_estimate_likes_others():
     assert task.today == task.candidates()[0]
 
 
-@pytest.mark.slow(reason="of a tool that authors run; the fastest tile wins in test_the_fastest_wins")
-def test_every_kind_of_kernel_is_tried():
-    for task in small_tasks("fp16", (1, 3)):
-        answer = right_bytes(task)
-        (finding,) = run(task, TuneDevice(lambda _, answer=answer: answer, lambda _: 1e-5), top=2)
-        assert finding.timings, task.key
-        assert finding.wrong == [], task.key
-
-
 def spoil_one(expected):
     expected[-1, 3, 5, 7] += 0.01 * np.abs(expected).max()
 
@@ -278,7 +233,9 @@ def spoil_nan(expected):
     expected[0, 0, 0, 0] = np.nan
 
 
-@pytest.mark.parametrize("spoil", [spoil_one, spoil_nan, None])
+@pytest.mark.parametrize(
+    "spoil", [spoil_one, None, pytest.param(spoil_nan, marks=pytest.mark.slow(reason="as one number"))]
+)
 def test_a_wrong_candidate_is_reported_and_not_timed(spoil):
     task = conv_task(batch=4)
     bad = task.dry_step(search.shortlist(task, 6)[2]).kernel
@@ -350,16 +307,6 @@ def test_all_that_was_bound_is_given_back():
     run(task, device)
     assert device.launched
     assert device.bound == []
-
-
-def test_time_runs_out_between_two_tasks():
-    first, second = small_tasks("fp16")[1:3]
-    answer = right_bytes(first)
-    device = TuneDevice(lambda _: answer, lambda _: 1e-5)
-    found = search.search(device, [first, second], lambda _: None, top=1, deadline=time.monotonic() + 3600)
-    assert next(found).key == first.key
-    late = search.search(device, [first, second], lambda _: None, top=1, deadline=time.monotonic() - 1)
-    assert list(late) == []
 
 
 def test_a_device_beyond_use_ends_the_search():

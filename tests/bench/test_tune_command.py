@@ -78,14 +78,6 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_command_writes_where_it_is_told(net, tmp_path):
-    result = invoke(net, "--precision", "fp16", "--batch", "1", "--top", "1", "--table", tmp_path / "t.json")
-    assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "t.json").read_text())["gpu"] == H200.name
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.usefixtures("fake")
 def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monkeypatch):
     def settled(_, task, __):
         return search.Finding(task.key, "", 1, {}, {}, wrong=[({"tile": "T"}, "off")])
@@ -134,28 +126,6 @@ def test_devices_that_are_not_there_or_no_gpu():
     assert result.exit_code == 2
     assert "has no kernels with tiles to tune" in (result := invoke("--device", "cpu")).stderr
     assert result.exit_code == 2
-
-
-@pytest.mark.usefixtures("fake")
-def test_a_model_stands_at_its_place_or_behind_the_option(net, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.append(tasks) or iter(()))
-    for named in ((net,), ("--model", net), (net, "--model", net)):
-        assert invoke(*named, "--precision", "fp16", "--batch", "3").exit_code == 0
-    keys = [[task.key for task in tasks] for tasks in asked]
-    assert keys[0] == keys[1] == keys[2] != []
-
-
-@pytest.mark.usefixtures("fake")
-def test_the_older_name_of_batch(net, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.extend(tasks) or iter(()))
-    assert invoke(net, "--precision", "fp16", "--batch", "3").exit_code == 0
-    new = [task.key for task in asked]
-    result = invoke(net, "--precision", "fp16", "--batches", "3")
-    assert [task.key for task in asked] == [*new, *new]
-    assert "batch=3" in new[0]
-    assert result.stderr.startswith("vgg16gpu: --batches is called --batch now")
 
 
 @pytest.mark.usefixtures("fake")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from vgg16gpu import Engine, EnginePool, Preprocess, classify
+from vgg16gpu import Engine, EnginePool, classify
 from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.answers import classify as answering
@@ -74,10 +74,6 @@ def test_numbers_are_taken_as_they_are_and_pixels_are_not(tmp_path, silent):
     assert WORDS in infer(tmp_path / "pixels.npy", "--model", silent, "--output", "-").stderr
 
 
-def test_a_file_that_says_it_is_silent(picture):
-    assert "assumed" not in infer(picture, "--model", "digits", "--output", "-").stderr
-
-
 def test_n1_shards_tell_it(tmp_path, picture, silent):
     pytest.importorskip("pyarrow")
     (tmp_path / "list.txt").write_text(f"{picture}\n")
@@ -94,12 +90,6 @@ def test_n1_classify_logs_a_warning_once(picture, silent, caplog):
     assert record.name.startswith("vgg16gpu.")
     assert f"{silent}: {WORDS}" in record.getMessage()
     assert record.getMessage().endswith("preprocess= says how")
-
-
-def test_n1_so_does_a_pool(picture, silent, caplog):
-    with EnginePool(silent, devices=["cpu"], batch=1) as pool:
-        list(pool.classify(picture))
-    assert WORDS in caplog.text
 
 
 PIXELS = "assumed of pixels: grey, x/255 from 0 to 1, as the file says nothing; if the network was trained otherwise"
@@ -137,19 +127,6 @@ def test_who_gives_an_engine_both_numbers_is_warned_of_nothing(silent, caplog, g
     with Engine(silent, device="cpu", **given) as engine:
         engine.run(BYTES[:1])
     assert ("assumed" in caplog.text) == is_told
-
-
-def test_so_is_who_has_a_file_that_says_it(caplog):
-    with Engine("digits", device="cpu") as engine:
-        engine.run(BYTES[:1])
-    assert "assumed" not in caplog.text
-
-
-@pytest.mark.parametrize("preprocess", ["unit", Preprocess((0.5,), (0.5,))])
-def test_who_gives_it_is_warned_of_nothing(picture, silent, caplog, preprocess):
-    list(classify(picture, silent, device="cpu", preprocess=preprocess))
-    list(classify(picture, "digits", device="cpu"))
-    assert "assumed" not in caplog.text
 
 
 def test_n1_calibrate_tells_it_beside_json(picture, silent):

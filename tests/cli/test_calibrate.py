@@ -57,6 +57,7 @@ def refused(*args):
     return result.stderr
 
 
+@pytest.mark.slow(reason="tests/cluster/test_calibration.py has it")
 def test_several_devices_find_the_scales_of_one(model, images):
     alone = run_json(model, "--images", images)
     result = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2", "--json"])
@@ -205,7 +206,8 @@ def test_an_engine_that_does_not_store_what_is_read_is_refused(model, monkeypatc
             calibrate(engine, [NamedInput("one", heldout()[1][0])])
 
 
-def test_scales_do_not_depend_on_the_device(device, tmp_path):
+@pytest.mark.gpu
+def test_scales_do_not_depend_on_the_device(gpu, tmp_path):
     """Nor on its kernels: those of a Hopper GPU take the input of this net as it comes."""
     net, images = tmp_path / "vgg.onnx", tmp_path / "images"
     make_vgg(net, size=32, hidden=64, classes=10)
@@ -213,7 +215,7 @@ def test_scales_do_not_depend_on_the_device(device, tmp_path):
     for index, pixels in enumerate(structured_images(3, 32, seed=1)):
         Image.fromarray(pixels).save(images / f"{index}.png")
     found = []
-    for name in ("cpu", device.facts.kind):
+    for name in ("cpu", gpu.facts.kind):
         outcome = CliRunner().invoke(cli, ["calibrate", str(net), "--images", str(images), "--device", name])
         assert outcome.exit_code == 0, outcome.output
         found.append({name: scale.step for name, scale in read_scales(net, OnnxModel(net).graph()).items()})

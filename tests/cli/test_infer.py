@@ -1,6 +1,5 @@
 """`infer` end to end: the shipped net on a real digit, every input form, every output form."""
 
-import io
 import json
 import re
 
@@ -72,16 +71,6 @@ def test_the_table_names_device_times_note_and_classes(narrow, pixels, tmp_path)
     assert text.count("class ") >= 3
 
 
-def test_the_size_that_is_taken_of_an_open_model_is_said(narrow, tmp_path):
-    Image.fromarray(np.full((40, 50, 3), 99, np.uint8)).save(tmp_path / "a.png")
-    features = "--model", narrow, "--outputs", "relu2_1"
-    text = run(tmp_path / "a.png", *features).stdout
-    assert "Size: 32x32 is taken of a model that is open in size; --size asks for another" in text
-    assert "Size:" not in run(tmp_path / "a.png", *features, "--size", 48).stdout
-    assert "Size:" not in run(tmp_path / "a.png", "--model", narrow).stdout
-    assert run_json(tmp_path / "a.png", *features, "--size", 48)["output_shape"] == [16, 24, 24]
-
-
 def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_path):
     numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
     np.save(tmp_path / "floats.npy", numbers)
@@ -110,19 +99,6 @@ def test_precision_and_kernels(precision, bound, tmp_path):
     assert 0 < error < bound
     shown = run(digit_sample(), "--model", "digits", "--precision", precision, "--kernels", "mma").stdout
     assert f"precision {precision}, kernels mma" in shown
-
-
-def test_a_folder_of_images(narrow, tmp_path):
-    for seed, name in enumerate(("b.png", "a.png")):
-        array = np.random.default_rng(seed).integers(0, 256, (37, 37, 3), dtype=np.uint8)
-        Image.fromarray(array).save(tmp_path / name)
-    crops = [np.asarray(Image.open(tmp_path / name))[2:34, 2:34] for name in ("a.png", "b.png")]
-    report = run_json(tmp_path, "--model", narrow, "--output", tmp_path / "scores.npz")
-    expected = Oracle(narrow).scores(normalise(np.stack(crops), IMAGENET_MEAN, IMAGENET_STD))
-    with np.load(tmp_path / "scores.npz") as archive:
-        assert [name.rsplit("/", 1)[1] for name in archive["names"]] == ["a.png", "b.png"]
-        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
-    assert len(report["inputs"]) == 2
 
 
 @pytest.fixture(scope="module")
@@ -165,19 +141,6 @@ def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
     assert rates["engine_images_per_s"] == pytest.approx(batch / report["timings"]["steady_run_s"])
 
 
-def test_rates_are_shown_for_several_images(narrow, folder, tmp_path):
-    two = [folder / "00.png", folder / "01.png"]
-    assert re.search(
-        r"Rates: [\d,]+ inputs/s; alone, decoding [\d,]+ images/s \(\d+ threads?\), engine [\d,]+ images/s "
-        r"\(batch 2, host to host\)",
-        run(*two, "--model", narrow).stdout,
-    )
-    assert "(1 thread), engine" in run(*two, "--model", narrow, "--workers", 1).stdout
-    assert "Rates" not in run(two[0], "--model", narrow).stdout
-    np.save(tmp_path / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
-    assert "Rates" not in run(tmp_path / "numbers.npy", "--model", narrow, "--workers", 3).stdout
-
-
 def test_nothing_but_broken_images_is_one_line(narrow, folder):
     arguments = ["infer", folder / "03x.jpg", folder / "99.png", "--model", narrow, "--device", "cpu"]
     result = CliRunner().invoke(cli, list(map(str, arguments)))
@@ -185,16 +148,6 @@ def test_nothing_but_broken_images_is_one_line(narrow, folder):
     assert result.stdout == ""
     assert re.search(r"03x.jpg' is not a readable image.*\(1 other inputs cannot be read either\)", result.stderr)
     assert result.stderr.count("\n") == 1
-
-
-def test_batches_do_not_change_bits(narrow, pixels, tmp_path):
-    np.save(tmp_path / "a.npy", pixels)
-    scores = []
-    for batch in (1, 2, 8):
-        report = run_json(tmp_path / "a.npy", "--model", narrow, "--batch", batch, "--output", tmp_path / "s.npy")
-        assert report["batch"] == batch
-        scores.append(np.load(tmp_path / "s.npy").tobytes())
-    assert len(set(scores)) == 1
 
 
 def test_mean_std_labels_and_size(narrow, pixels, tmp_path):
@@ -208,13 +161,6 @@ def test_mean_std_labels_and_size(narrow, pixels, tmp_path):
     assert best["index"] == scores.argmax()
     assert best["label"] == f"name {scores.argmax()}"
     assert best["score"] == pytest.approx(scores.max(), rel=1e-4)
-
-
-def test_top_is_cut_at_the_number_of_classes(narrow, pixels, tmp_path):
-    np.save(tmp_path / "a.npy", pixels[:1])
-    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, "--top", 1000)["inputs"]
-    assert len(item["top"]) == CLASSES
-    assert sum(line["probability"] for line in item["top"]) == pytest.approx(1)
 
 
 def test_nonfinite_inputs_run_when_allowed(narrow, pixels, tmp_path):
@@ -265,13 +211,6 @@ def test_some_inputs_without_an_answer_are_1(tmp_path):
     assert run(*arguments[1:4], "--allow-nonfinite").exit_code == 0
 
 
-def test_several_batch_sizes_are_one_engine(narrow, pixels, expected, tmp_path):
-    np.save(tmp_path / "a.npy", pixels)
-    report = run_json(tmp_path / "a.npy", "--model", narrow, "--batch", "1,4", "--output", tmp_path / "s.npy")
-    assert report["batch"] == 4
-    np.testing.assert_allclose(np.load(tmp_path / "s.npy"), expected, atol=1e-5 * np.abs(expected).max())
-
-
 def test_other_outputs_are_computed_when_they_are_named(narrow, pixels, tmp_path):
     np.save(tmp_path / "a.npy", pixels[:2])
     options = ("--model", narrow, "--output", tmp_path / "s.npz", "--outputs")
@@ -310,10 +249,3 @@ def test_the_first_of_several_outputs_is_shown_and_all_are_written(narrow, pixel
     one = run(tmp_path / "a.npy", "--model", tmp_path / "two.onnx", "--output", tmp_path / "one.npy").stdout
     assert "this file the first alone" in one
     assert np.load(tmp_path / "one.npy").shape == (5, CLASSES)
-
-
-def test_text_output_reads_back_as_references(narrow, pixels, expected, tmp_path):
-    np.save(tmp_path / "a.npy", pixels)
-    run(tmp_path / "a.npy", "--model", narrow, "--output", tmp_path / "output.txt")
-    back = np.array(io.StringIO((tmp_path / "output.txt").read_text()).read().split(), np.float32)
-    np.testing.assert_allclose(back.reshape(5, CLASSES), expected, atol=1e-5 * np.abs(expected).max())

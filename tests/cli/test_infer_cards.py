@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import faulty_card
+from tests.support.later import later
 from tests.support.ray_here import ROOT
 from tests.support.small_photos import small_photos
 from vgg16gpu.cli import cli
@@ -39,17 +40,7 @@ def alone(folder, tmp_path_factory):
     return path.read_bytes()
 
 
-def test_rows_are_those_of_one_device(folder, alone, tmp_path):
-    path = tmp_path / "shared.csv"
-    shared = infer(folder, "--devices", "cpu:2", "--output", path)
-    assert shared.exit_code == 0, shared.output
-    assert path.read_bytes() == alone
-    shares = [line for line in shared.stdout.splitlines() if line.startswith("  cpu: as asked: ")]
-    assert len(shares) == 2
-    assert "Device: " in shared.stdout
-
-
-@pytest.mark.parametrize("kind", ["killed", "error"])
+@pytest.mark.parametrize("kind", ["killed", *later("as killed", "error")])
 def test_a_process_that_fails_is_told(folder, alone, tmp_path, monkeypatch, kind):
     faulty_card.plant(monkeypatch, kind, 1, tmp_path / "fault")
     path = tmp_path / "rows.csv"
@@ -64,6 +55,7 @@ def test_a_process_that_fails_is_told(folder, alone, tmp_path, monkeypatch, kind
     assert path.read_bytes() == alone
 
 
+@pytest.mark.slow(reason="one that is killed, and --resume, are in make test")
 def test_when_all_are_killed_the_run_ends_and_another_one_goes_on(folder, alone, tmp_path, monkeypatch):
     path = tmp_path / "rows.csv"
     with monkeypatch.context() as planted:
@@ -79,6 +71,7 @@ def test_when_all_are_killed_the_run_ends_and_another_one_goes_on(folder, alone,
     assert json.loads(again.stdout)["device_choice"] == "cpu: as asked"
 
 
+@pytest.mark.slow(reason="test_infer_shards.py has shards of one device")
 def test_shards(folder, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     for name, devices in (("one", ("--device", "cpu")), ("cards", ("--devices", "cpu:2"))):
@@ -87,6 +80,7 @@ def test_shards(folder, tmp_path):
     assert parquet.read_table(tmp_path / "one").equals(parquet.read_table(tmp_path / "cards"))
 
 
+@pytest.mark.slow(reason="a process of its own; tests of two cards ask the same")
 def test_nothing_of_cuda_is_imported_by_the_process_that_shares_work_out(folder):
     code = (
         "import sys, pytest; from tests.support import faulty_card; faulty_card.on_cpu(pytest.MonkeyPatch())\n"

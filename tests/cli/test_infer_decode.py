@@ -13,7 +13,7 @@ import vgg16gpu
 from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
-from vgg16gpu.errors import DeviceError, InputError
+from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.answers import codec_choice, decoding
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -78,16 +78,6 @@ def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, model, car
     assert len(cpu) == len(gpu) == COUNT
     assert [i for i in range(COUNT) if cpu[i] == gpu[i]] == [3, 7]
     assert cpu[7] == ""
-
-
-def test_the_screen_says_who_decoded(folder, model, card):
-    del card
-    result = infer(folder, model, "--decode", "gpu")
-    assert f"Decoded: {COUNT - 2} by nvJPEG 0.0.1, " in result.stdout
-    assert "; 1 by the CPU" in result.stdout
-    assert "alone, reading" in result.stdout
-    assert "decoding on the GPU" in result.stdout
-    assert "Decoded:" not in infer(folder, model, "--decode", "cpu").stdout
 
 
 def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folder, model, card, tmp_path):
@@ -157,8 +147,3 @@ def test_classify_takes_it_too(folder, model, card):
     assert [i for i, is_different in enumerate(different) if not is_different] == [3, 7]
     with pytest.raises(InputError, match="decode 'tpu' is not one of auto, cpu, gpu"):
         next(vgg16gpu.classify(folder, model, device="cpu", decode="tpu"))
-
-
-def test_classify_without_a_gpu(folder, model):
-    with pytest.raises(DeviceError, match=r"decode gpu: .* the device is the CPU"):
-        next(vgg16gpu.classify(folder, model, device="cpu", decode="gpu"))

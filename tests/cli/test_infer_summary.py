@@ -65,12 +65,6 @@ def test_table_shows_every_input(folder):
     assert "answered" not in text
 
 
-def test_a_handful_is_a_table_without_being_asked(folder):
-    text = infer(*sorted(folder.glob("0?.png")), "--top", "1").stdout
-    assert "/03.png" in text
-    assert "answered" not in text
-
-
 def answers(count, best, probability, errors, unread=()):
     """Inputs f0, f1, ... with one rank each."""
     names = [f"f{n}" for n in range(count)]

@@ -42,20 +42,6 @@ def test_as_json() -> None:
     assert content["nodes"][-1]["attributes"] == {"alpha": 1.0, "beta": 1.0, "transB": 1}
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_word_is_split(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info_attributes, "console", lambda: Console(width=width, highlight=False))
-    result = run("digits")
-    assert result.exit_code == 0
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= width
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
-    assert ["1", "node", "Conv", "/features/features.0/Conv"] in cells
-    assert ["", "attribute", "kernel_shape", "3, 3"] in cells
-    assert ["", "initializer", "W", "features.12.weight float32 64x64x3x3"] in cells
-    assert ["", "output", "Y", "/features/features.12/Conv_output_0"] in cells
-
-
 def test_a_name_that_no_column_holds_breaks_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info_attributes, "console", lambda: Console(width=80, highlight=False))
     model = Model()
@@ -64,14 +50,6 @@ def test_a_name_that_no_column_holds_breaks_and_nothing_else(tmp_path: Path, mon
     assert max(map(len, text.splitlines())) <= 80
     assert "kernel_shape" in text
     assert sum(line.count("w") for line in text.splitlines() if "│" in line and "www" in line) == 200
-
-
-def test_of_a_model_that_is_refused(tmp_path: Path) -> None:
-    model = Model()
-    model.node("Einsum", ["input", model.weight("w", 3)], "y", equation="nchw,c->nchw")
-    path = model.save(tmp_path / "m.onnx")
-    assert described(path)["nodes"][0]["attributes"] == {"equation": "nchw,c->nchw"}
-    assert CliRunner().invoke(cli, ["info", str(path)]).exit_code == 1
 
 
 def test_a_long_list_is_cut_in_the_table_alone(tmp_path: Path) -> None:

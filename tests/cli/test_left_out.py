@@ -6,13 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from tests.support.hostile_arrays import npy, npz
 from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import heldout
@@ -133,25 +131,3 @@ def test_references(kind: str, breaks: str) -> None:
     else:  # it has no answer there, and nobody reads it
         assert result.exit_code == 0
         assert found["left_out"] == []
-
-
-@pytest.mark.usefixtures("place")
-def test_labelled_images() -> None:
-    result = run("testbench", "net.onnx", "--images", "labelled", "--json")
-    told(result)
-    found = json.loads(result.stdout)
-    assert len(found["inputs"]) == COUNT
-    assert found["accuracy"] == 1
-    assert all(entry["label"] == entry["top1"] for entry in found["inputs"])
-
-
-@pytest.mark.usefixtures("place")
-def test_a_member_of_an_archive() -> None:
-    images = heldout()[0]
-    Path("a.npz").write_bytes(npz({"a.npy": npy(images[0]), "b.npy": b"none", "c.npy": npy(images[1:3])}))
-    result = run("testbench", "net.onnx", "--inputs", "a.npz", "--json")
-    assert result.exit_code == 1, result.output
-    found = json.loads(result.stdout)
-    assert [entry["name"] for entry in found["inputs"]] == ["a.npz[a]", "a.npz[c][0]", "a.npz[c][1]"]
-    assert len(found["left_out"]) == 1
-    assert np.isfinite([entry["error"] for entry in found["inputs"]]).all()

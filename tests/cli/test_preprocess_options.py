@@ -13,7 +13,6 @@ from onnx import helper
 from PIL import Image
 
 from tests.support.onnx_models import Model
-from vgg16gpu import Engine
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
 from vgg16gpu.compiler.onnx.metadata import MEAN_KEY, PREPROCESS_KEY, STD_KEY
@@ -136,17 +135,6 @@ def test_a_keras_style_network_is_right_with_unit_and_the_assumption_is_told(tmp
         assert done["origin"] == "user"
 
 
-def test_a_network_that_subtracts_the_means_is_given_raw_pixels(tmp_path):
-    model = averages(tmp_path / "m.onnx", first=[("Sub", [123.68, 116.779, 103.939])])
-    Image.fromarray(np.full((20, 30, 3), LEFT, np.uint8)).save(tmp_path / "flat.png")
-    found, done = arrived(model, tmp_path / "flat.png", tmp_path)
-    np.testing.assert_allclose(found, LEFT - CAFFE[::-1], rtol=1e-5, atol=1e-4)
-    assert done["line"] == (
-        "pictures: shorter side to 16, bilinear, centre crop 14x14, RGB, x from 0 to 255; "
-        "assumed: the file's first layers subtract 123.68, 116.779, 103.939 (see --preprocess)"
-    )
-
-
 # ---- What is told, in each command, by origin
 
 
@@ -203,16 +191,6 @@ def test_numbers_are_taken_as_they_are_and_nothing_is_told(tmp_path):
     assert report("testbench", "--model", model, "--inputs", tmp_path / "numbers.npy")["preprocess"] is None
 
 
-def test_the_shipped_net_says_so_in_the_short_form(tmp_path):
-    done = report("infer", digit_sample(), "--model", "digits")["preprocess"]
-    assert done["line"] == (
-        "pictures: stretched to 32x32, bilinear, grey, (x/255 - 0.305)/0.324; from the file's metadata"
-    )
-    np.save(tmp_path / "digits.npy", heldout()[0][:2])
-    checked = report("testbench", "--model", "digits", "--inputs", tmp_path / "digits.npy")
-    assert checked["preprocess"]["line"] == "pixels: grey, (x/255 - 0.305)/0.324; from the file's metadata"
-
-
 # ---- calibrate
 
 
@@ -245,18 +223,6 @@ def test_calibrate_writes_it_beside_the_scales_and_infer_warns_of_another(digits
     assert fp32 == warned.stderr.partition("; " + str(scales_path(digits)))[0] + "\n"
 
 
-def test_an_engine_takes_bytes_as_infer_does(tmp_path):
-    pixels = np.random.default_rng(3).integers(0, 256, (2, SIZE, SIZE, 3), np.uint8)
-    means = pixels[:, :, : SIZE // 2].reshape(2, -1, 3).mean(axis=1)
-    unit = averages(tmp_path / "unit.onnx", metadata={PREPROCESS_KEY: Preprocess.named("unit").to_json()})
-    divides = averages(tmp_path / "divides.onnx", first=[("Div", [255.0] * 3)])
-    for model in (unit, divides):  # the second divides by itself, so nothing is done before
-        with Engine(model, device="cpu", batch=2) as engine:
-            np.testing.assert_allclose(engine.run(pixels), means / 255, rtol=1e-5)
-    with Engine(unit, device="cpu", batch=2, mean=[0.5] * 3, std=[0.25] * 3) as engine:
-        np.testing.assert_allclose(engine.run(pixels), (means / 255 - 0.5) / 0.25, rtol=1e-4, atol=1e-5)
-
-
 def test_words_that_contradict_the_file_are_warned_of(tmp_path):
     """Metadata in full; first layers in their numbers alone, as they know of no crop; a mere guess in nothing."""
     picture = wide(tmp_path / "p.png")
@@ -279,15 +245,6 @@ def test_words_that_contradict_the_file_are_warned_of(tmp_path):
         (silent, "--preprocess", "torchvision"),
     ):
         assert warned(model, *options) == ""
-
-
-def test_calibrate_tells_and_takes_the_same_options(digits, tmp_path):
-    shown = run("calibrate", digits, "--images", tmp_path / "images", "--preprocess", "unit", "--fit", "crop")
-    assert told(shown.stdout) == (
-        "Pictures: shorter side to 37, bilinear, centre crop 32x32, grey, x/255 from 0 to 1; "
-        "by --preprocess unit, --fit crop"
-    )
-    assert read_preprocess(digits) == Preprocess((0,), (1,), fit="crop")
 
 
 def test_scales_of_numbers_and_of_older_files_know_nothing_of_pictures(digits, tmp_path):

@@ -24,30 +24,6 @@ def run(code, folder):
     )
 
 
-def test_ctrl_c_is_one_line_and_130(tmp_path):
-    arguments = [
-        "env",
-        "--default-signal=INT",  # shells have jobs in the background ignore Ctrl-C, and their children inherit that
-        sys.executable,
-        "-m",
-        "vgg16gpu",
-        "infer",
-        "-",
-        "--model",
-        "digits",
-        "--output",
-        str(tmp_path / "s.npy"),
-    ]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        running.stdin.write(b"0 " * 100_000)  # more than a pipe holds: written once the command reads
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
-    assert running.returncode == 130
-    assert out == b""
-    assert err.decode().strip() == "vgg16gpu: interrupted"
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("number", "exit_code", "said"),
     [
@@ -74,6 +50,7 @@ def test_a_signal_is_one_line_and_its_code_and_leaves_no_file(tmp_path, number, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow(reason="signals that are not ignored are in make test")
 def test_a_hangup_that_is_ignored_stays_so(tmp_path):
     """Keep SIGHUP ignored where it was when the command began, as under nohup."""
     code = (

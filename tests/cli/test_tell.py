@@ -2,14 +2,11 @@
 
 import logging
 import re
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tests.support.picture_files import every_kind
 from vgg16gpu import devices
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cuda import probe as cuda_probe
@@ -49,14 +46,6 @@ def test_falling_back_is_told_once():
     assert "Device: cpu: as asked" in asked.stdout
 
 
-@pytest.mark.usefixtures("broken_gpu")
-def test_json_has_the_reason_and_quiet_no_warning():
-    result = invoke("-q", *DIGITS, "--json")
-    assert result.stderr == ""
-    assert '"device_choice": "cpu: PyCUDA is not installed (a remedy)"' in result.stdout
-    assert "Device: cpu: PyCUDA is not installed" in invoke("-q", *DIGITS).stdout
-
-
 def test_verbosity():
     assert invoke(*DIGITS, "--device", "cpu").stderr == ""
     told = invoke("-v", *DIGITS, "--device", "cpu").stderr.splitlines()
@@ -74,19 +63,6 @@ def test_files_that_are_skipped_are_told(tmp_path):
         (tmp_path / name).write_text("")
     result = invoke("infer", tmp_path, "--model", "digits", "--device", "cpu")
     assert result.stderr == "vgg16gpu: 4 files left out: 2 hidden, 2 no pictures (notes.md, t.xml)\n"
-
-
-def test_warnings_of_damaged_metadata_are_not_shown(tmp_path):
-    """They are Pillow's, who reads the picture all the same."""
-    turned = every_kind()["turned.jpg"]
-    place = turned.index(b"\x12\x01\x03\0\1\0\0\0")
-    (tmp_path / "a.jpg").write_bytes(turned[: place + 4] + b"\xff\xff\0\0" + turned[place + 8 :])
-    infer = ["-m", "vgg16gpu", "infer", str(tmp_path / "a.jpg"), "--model", "digits", "--device", "cpu"]
-    done = subprocess.run([sys.executable, *infer], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    done = subprocess.run([sys.executable, "-W", "error", *infer], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "a.jpg' is not a readable image: " in done.stderr
 
 
 def test_afterwards_the_log_is_as_it_was():

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from PIL import Image
 
+from tests.support.later import later
 from tests.support.quantised_reference import evaluate
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.testbench import standard_inputs
@@ -87,7 +88,14 @@ def rounded(narrow, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.slow(reason="test_testbench_quantised.py has smaller files")
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "int8",
+        *later("test_testbench_quantised.py", "fp32", "fp16"),
+    ],
+)
 def test_a_file_that_rounds_by_itself(rounded, precision):
     """References are what it says unrounded; int8 is compared with what onnxruntime makes of the file as it is."""
     report, code = bench("--model", rounded, "--precision", precision, "--layers")
@@ -99,21 +107,6 @@ def test_a_file_that_rounds_by_itself(rounded, precision):
     else:
         assert report["worst_error"] < SCORE_TOLERANCES[precision]
         assert len(report["steps"]) >= 11
-
-
-def test_batches_are_checked_and_timed(narrow, monkeypatch):
-    sizes, whole = [], Engine.run
-
-    def counted(engine, x):
-        sizes.append(len(x))
-        return whole(engine, x)
-
-    monkeypatch.setattr(Engine, "run", counted)
-    report, code = bench("--model", narrow, "--batch", 4, "--iterations", 1)
-    assert (code, report["batch"], report["inputs_passed"]) == (0, 4, 10)
-    assert sizes == [4, 4, 2] * 2
-    shown = text("--model", narrow, "--batch", "4", "--iterations", "1").stdout
-    assert "a run of batch 4, host to host" in shown
 
 
 def test_a_wrong_row_of_a_batch_fails(narrow, monkeypatch):
@@ -128,14 +121,6 @@ def test_a_wrong_row_of_a_batch_fails(narrow, monkeypatch):
     assert bench("--model", narrow)[1] == 0  # a batch of one has nothing to swap
     report, code = bench("--model", narrow, "--batch", 5)
     assert (code, report["inputs_passed"]) == (1, 6)
-
-
-def test_tables(narrow):
-    result = text("--model", narrow, "--layers", "--iterations", "1")
-    assert result.exit_code == 0
-    assert "PASS: 10 of 10 inputs" in result.stdout
-    assert "Mean of 10 inputs x 1" in result.stdout
-    assert "Device: cpu" in result.stdout
 
 
 def test_saved_files_are_the_seeds_format_and_pass_again(narrow, saved):
@@ -155,15 +140,6 @@ def test_references_shifted_by_one_fail(narrow, saved, tmp_path):
     assert code == 1
     assert report["inputs_passed"] <= 4  # two of ten may share an answer, never their scores
     assert max(item["error"] for item in report["inputs"]) > 1e-3
-
-
-def test_one_input_zeroed_fails(narrow, saved, tmp_path):
-    inputs = np.array((saved / "input.txt").read_text().split(), np.float32).reshape(10, -1)
-    inputs[7] = 0
-    (tmp_path / "zeroed.txt").write_text(" ".join(f"{value:.9g}" for value in inputs.ravel()))
-    report, code = bench("--model", narrow, "--inputs", tmp_path / "zeroed.txt", "--references", saved / "output.txt")
-    assert code == 1
-    assert [item["passed"] for item in report["inputs"]] == [i != 7 for i in range(10)]
 
 
 def test_nan_references_fail(narrow, saved, tmp_path):
@@ -236,7 +212,7 @@ def test_the_shipped_net_on_held_out_digits(device):
     assert report["inputs_passed"] == len(report["inputs"]) == len(heldout()[0])
 
 
-@pytest.fixture(params=[100, pytest.param(450, marks=pytest.mark.slow(reason="more digits of the same"))])
+@pytest.fixture(params=[40, *later("more digits of the same", 450)])
 def fewer_digits(request, monkeypatch):
     """The held-out digits are so many."""
     digits = [values[: request.param] for values in heldout()]
@@ -245,7 +221,7 @@ def fewer_digits(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("precision", ["fp16", *later("as fp16", "bf16", "int8")])
 def test_the_shipped_net_in_other_precisions(precision, fewer_digits):
     report, code = bench("--model", "digits", "--precision", precision, device="auto")
     assert code == 0, report["failures"]
@@ -291,21 +267,6 @@ def test_int8_is_judged_by_onnxruntimes_quantised_form(monkeypatch, fewer_digits
     assert any("onnxruntime's quantised form" in reason for reason in report["failures"])
 
 
-def test_int8_needs_scales(narrow):
-    result = text("--model", narrow, "--precision", "int8")
-    assert result.exit_code == 2
-    assert "calibrate" in result.stderr
-
-
-def test_kernels_that_the_device_lacks_are_refused(narrow):
-    result = text("--model", narrow, "--kernels", "wgmma")
-    assert result.exit_code == 2
-    assert "kernels 'wgmma'" in result.stderr
-    report, code = bench("--model", narrow, "--kernels", "ffma")
-    assert code == 0, report["failures"]
-    assert report["kernels"] == "ffma"
-
-
 def test_folders_of_labelled_images(tmp_path):
     images, _, labels = heldout()
     for index in range(8):
@@ -325,34 +286,6 @@ def test_folders_of_labelled_images(tmp_path):
     assert code == 0
     assert report["min_accuracy"] is None
     assert "(not judged without --min-accuracy)" in text("--model", "digits", "--images", tmp_path).stdout
-
-
-def test_without_a_model_of_244_pixels_it_takes_another_and_says_so(narrow, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "vgg16.onnx").symlink_to(narrow)
-    result = text()
-    assert result.exit_code == 0, result.output
-    assert "testbench: takes models/vgg16.onnx" in result.stderr
-    assert "model make --size 244" in result.stderr
-    assert "PASS" in result.stdout
-    (tmp_path / "vgg16-244.onnx").symlink_to(narrow)
-    assert text().stderr == ""
-
-
-def test_nan_inputs_get_advice_that_this_command_can_follow(narrow, tmp_path):
-    np.save(tmp_path / "nan.npy", np.full((3, 64, 64), np.nan, np.float32))
-    result = text("--model", narrow, "--inputs", tmp_path / "nan.npy")
-    assert result.exit_code == 2
-    assert "repair the data" in result.stderr
-    assert "--allow-nonfinite" not in result.stderr
-
-
-def test_labels_are_read_even_where_none_is_shown(narrow, tmp_path):
-    (tmp_path / "labels.txt").write_text("one\ntwo\n")
-    result = text("--model", narrow, "--labels", tmp_path / "labels.txt")
-    assert result.exit_code == 2
-    assert "2 class names, the model has 40" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,9 @@ def one_answer(path):
 
 
 NETS = {
-    "5 classes": lambda path: scored(path, 5),
     "5 classes, one answer": one_answer,
-    "5 probabilities": lambda path: scored(path, 5, "Softmax"),
-    "2 classes": lambda path: scored(path, 2),
-    "2 classes, one answer": lambda path: scored(path, 2, bias=50),
     "2 probabilities": lambda path: scored(path, 2, "Softmax"),
     "1 number": lambda path: scored(path, 1),
-    "40 classes, one answer": lambda path: scored(path, 40, bias=50),
     "a map": lambda path: net(path, [helper.make_node("MaxPool", ["features"], ["y"], kernel_shape=[2, 2])]),
 }
 
@@ -92,20 +87,6 @@ def test_n2_a_right_net_passes_whatever_it_answers(right):
     assert report["inputs_passed"] == 10
     assert report["control"]["passed"] is True
     assert "PASS: 10 of 10 inputs" in text(right)[1]
-
-
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-@pytest.mark.parametrize("name", ["5 classes, one answer", "a map"])
-def test_so_it_does_in_other_precisions(tmp_path, name, precision):
-    path = NETS[name](tmp_path / "m.onnx")
-    if precision == "int8":
-        np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((8, 3, SIZE, SIZE)).astype(np.float32))
-        options = ["calibrate", str(path), "--images", str(tmp_path / "x.npy"), "--device", "cpu"]
-        done = CliRunner().invoke(cli, options)
-        assert done.exit_code == 0, done.output
-    report, code = bench(path, "--precision", precision)
-    assert "blind" not in "".join(report["failures"])
-    assert code == 0, report["failures"]
 
 
 def test_an_engine_that_answers_all_alike_fails(right, monkeypatch):
@@ -133,23 +114,12 @@ def test_a_small_fault_fails(right, monkeypatch):
     assert [each["passed"] for each in report["float64"]] == [False]  # asked once
 
 
-@pytest.mark.parametrize("classes", [1, 2, 5, 40])
+@pytest.mark.parametrize("classes", [1, 40])
 def test_a_net_that_answers_all_alike_is_blind(tmp_path, classes):
     report, code = bench(scored(tmp_path / "m.onnx", classes, bias=1, scale=1e-9))
     assert code == 1
     assert report["inputs_passed"] == 10
     assert "blind: of the references of 10 inputs only 1 differ" in report["failures"][0]
-
-
-def test_what_an_input_changes_must_be_more_than_the_tolerance(tmp_path):
-    path = scored(tmp_path / "m.onnx", 5, bias=50)
-    references = np.concatenate([Oracle(path).scores(x[None]) for x in _standard()])
-    spread = np.abs(references - references[0]).max() / np.abs(references).max()
-    assert 1e-3 < spread < 8e-2
-    assert bench(path)[1] == 0
-    report, code = bench(path, "--precision", "bf16")
-    assert code == 1
-    assert "by more than 0.08" in report["failures"][0]
 
 
 def _standard():
@@ -293,23 +263,13 @@ def test_a_net_that_float64_does_not_know_fails_as_before(tmp_path, monkeypatch)
     assert "are not known: no such op" in text(path)[1]
 
 
-@pytest.mark.parametrize("factor", [1.005, 1.5, np.nan])
+@pytest.mark.parametrize("factor", [1.005, np.nan])
 def test_references_that_are_wrong_by_more_than_rounding_are_not_ours_to_pass(tmp_path, monkeypatch, factor):
     """Fail although float64 agrees with ours: something else is wrong then."""
     whole = Oracle.scores
     monkeypatch.setattr(Oracle, "scores", lambda oracle, x: whole(oracle, x) * np.float32(factor))
     report, code = bench(scored(tmp_path / "m.onnx", 2))
     assert (code, report["inputs_passed"], report["float64"]) == (1, 0, [])
-
-
-def test_neither_are_those_within_twice_of_it(tmp_path, monkeypatch):
-    whole = Oracle.scores
-    monkeypatch.setattr(Oracle, "scores", lambda oracle, x: whole(oracle, x) * np.float32(1.0015))
-    report, code = bench(scored(tmp_path / "m.onnx", 2))
-    assert (code, report["inputs_passed"]) == (1, 0)
-    (decision,) = report["float64"]
-    assert decision["error"] < 1e-6
-    assert not decision["passed"]
 
 
 def test_ours_farther_from_float64_fails(tmp_path, monkeypatch):

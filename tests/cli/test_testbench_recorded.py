@@ -1,6 +1,5 @@
 """`testbench --references`: what FILE.run.json says of pictures is done, and an option that denies it is told."""
 
-import json
 import shutil
 
 import numpy as np
@@ -87,23 +86,6 @@ def test_n2_an_option_that_denies_it_is_told(place):
     assert f"Hint: {OTHER} r.csv.run.json" in shown
 
 
-def test_so_is_another_size(place):
-    code, _, told = bench(place, place / "r.csv", "--size", 10)
-    assert code == 1
-    assert f"{OTHER} r.csv.run.json; without --size that is done" in told
-
-
-def test_the_same_options_again_are_told_nothing(place):
-    code, _, told = bench(place, place / "r.csv", "--preprocess", "unit", "--size", 12)
-    assert (code, told) == (0, "")
-
-
-def test_numbers_are_not_prepared(place):
-    code, shown, told = bench(place, place / "numbers.csv", "--preprocess", "raw", "--size", 12, inputs="numbers.npy")
-    assert code == 0, shown
-    assert told == ""
-
-
 def test_without_a_record_nothing_is_known(place, tmp_path):
     shutil.copy(place / "r.csv", tmp_path / "r.csv")
     assert bench(place, tmp_path / "r.csv")[0] == 1
@@ -131,13 +113,3 @@ def test_a_broken_record_is_a_line(place, tmp_path, content):
     assert (code, shown) == (2, "")
     assert len(told.splitlines()) == 1
     assert "'r.csv.run.json'" in told or str(tmp_path / "r.csv.run.json") in told
-
-
-def test_what_a_record_says_is_checked(place, tmp_path):
-    shutil.copy(place / "r.csv", tmp_path / "r.csv")
-    content = json.loads((place / "r.csv.run.json").read_text())
-    content["run"]["options"]["size"] = [-12, 12]
-    (tmp_path / "r.csv.run.json").write_text(json.dumps(content))
-    code, _, told = bench(place, tmp_path / "r.csv")
-    assert code == 2
-    assert "give positive numbers of pixels" in told

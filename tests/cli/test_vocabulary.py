@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from vgg16gpu.cli import COMMANDS, EXIT_CODES, cli
+from vgg16gpu.cli import EXIT_CODES, cli
 from vgg16gpu.cli.common.options import HELP
 
 SPELLINGS = {  # what each takes, and what it refuses with which words
@@ -74,11 +74,6 @@ def value(command, option, given):
     return parameter.process_value(click.Context(LEAVES[command]), raw)
 
 
-def test_every_command_is_walked_over():
-    assert {name.split()[0] for name in LEAVES} == set(COMMANDS)
-    assert "lab exercise check" in LEAVES
-
-
 @pytest.mark.parametrize("option", USERS)
 def test_those_who_can_use_an_option_have_it(option):
     assert {name for name, command in LEAVES.items() if option in options(command)} == set(USERS[option])
@@ -89,16 +84,6 @@ def test_help_says_the_same_everywhere(option):
     texts = {name: options(LEAVES[name])[option].help for name in USERS[option]}
     for name, text in texts.items():
         assert text.startswith(HELP[option]), name
-
-
-@pytest.mark.parametrize("option", ["--json", "--labels", "--kernels"])
-def test_other_shared_options_have_one_text(option):
-    texts = {
-        parameter.help
-        for name, command in LEAVES.items()
-        if (parameter := options(command).get(option)) and (name, option) != ("lab list", "--kernels")
-    }
-    assert len(texts) == 1
 
 
 @pytest.mark.parametrize("option", SPELLINGS)
@@ -137,14 +122,6 @@ def test_several_values_stand_with_commas_wherever_several_are_taken():
         assert value(name, "--precision", "fp16, fp32,fp16") == ("fp16", "fp32")
     assert value("tune", "--size", "224,320x240") == ((224, 224), (320, 240))
     assert value("lab run", "--size", "224,320x320") == (224, 320)
-
-
-def test_a_size_that_must_be_square_says_so():
-    for name in ("model make", "model sample", "lab run", "lab profile"):
-        result = CliRunner().invoke(cli, [*name.split(), "--size", "224x320"])
-        assert result.exit_code == 2
-        assert "'224x320' is not square, as images are here: give one number, 224" in result.stderr
-    assert value("infer", "--size", "224x320") == (224, 320)
 
 
 @pytest.mark.parametrize("name", PLACED)

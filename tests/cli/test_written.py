@@ -184,16 +184,6 @@ def test_an_output_is_no_input(place: Path, words: tuple[str, ...], option: str,
     refused(place, *words, *given)
 
 
-ITSELF = [
-    case for case in CASES if case[1].startswith("--") and Path(case[2]).suffix in (".npy", ".npz", ".csv", ".json")
-]
-
-
-@pytest.mark.parametrize(("words", "option", "read"), ITSELF, ids=[" ".join((*case[0], *case[1:])) for case in ITSELF])
-def test_an_output_is_no_input_of_the_same_name(place: Path, words: tuple[str, ...], option: str, read: str) -> None:
-    refused(place, *words, option, read)
-
-
 def refused(place: Path, *words: str) -> None:
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     done = CliRunner().invoke(cli, words)
@@ -221,15 +211,10 @@ def test_each_command_that_writes_has_a_case() -> None:
 @pytest.mark.usefixtures("place")
 def test_a_command_may_be_repeated() -> None:
     """An output that is there, in a folder of inputs, is none of these."""
-    for output in ("photos/rows.csv", "photos/rows.npy", "photos/rows.parquet"):
+    for output in ("photos/rows.csv", "photos/rows.npy"):
         for _ in range(2):
             done = CliRunner().invoke(cli, ["infer", *CPU, "photos", "--output", output])
             assert done.exit_code == 0, done.output
-    for _ in range(2):
-        done = CliRunner().invoke(cli, ["testbench", "m.onnx", "--inputs", "photos", "--output", "photos/r.json"])
-        assert "would replace" not in done.output
-        done = CliRunner().invoke(cli, ["report", "--results", "photos", "--output", "photos/page.html"])
-        assert "would replace" not in done.output
 
 
 @pytest.mark.usefixtures("place")

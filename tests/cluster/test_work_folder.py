@@ -59,6 +59,7 @@ def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch:
     work.close()
 
 
+@pytest.mark.slow(reason="300 folders; those that work are spared in make test")
 def test_who_begins_while_others_tidy_up_finds_a_folder(tmp_path: Path) -> None:
     job = JobFolder(tmp_path)
     over = threading.Event()

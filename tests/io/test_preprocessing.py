@@ -129,28 +129,6 @@ def test_the_line_for_people(preprocess, size, line):
     assert preprocess.line(*size) == line
 
 
-def test_arrays_of_pixels_are_not_resized_and_the_line_does_not_say_so():
-    line = Preprocess.named("raw").line(8, 8, pictures=False)
-    assert line == "pixels: RGB, x from 0 to 255; as given"
-
-
-def test_the_report_has_every_field():
-    report = Preprocess.named("keras").with_origin(SILENT).report(224, 224)
-    assert report == {
-        "mean": [103.939, 116.779, 123.68],
-        "std": [1.0, 1.0, 1.0],
-        "pixel_range": 255,
-        "channel_order": "bgr",
-        "fit": "stretch",
-        "interpolation": "nearest",
-        "origin": "assumed",
-        "reason": "the file says nothing",
-        "options": [],
-        "line": report["line"],
-    }
-    assert report["line"].startswith("pictures: stretched to 224x224, nearest, BGR")
-
-
 # ---- To and from JSON, and what is refused
 
 
@@ -161,11 +139,6 @@ def test_json_brings_it_back(name):
     assert back == preset
     assert back.to_json() == preset.to_json()
     assert back.origin == Origin("user")
-
-
-def test_equal_is_who_does_the_same():
-    assert Preprocess.named("unit") == Preprocess((0, 0, 0), (1, 1, 1), fit="stretch", origin=FILE)
-    assert Preprocess.named("unit") != Preprocess.named("raw")
 
 
 def test_mean_and_std_stay_with_their_colours():

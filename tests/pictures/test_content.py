@@ -19,7 +19,6 @@ from vgg16gpu.pictures.content import (
     read_file,
     read_head,
     read_into,
-    suffix_of,
 )
 
 KINDS = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
@@ -55,11 +54,6 @@ def test_nothing_else_is_a_picture(head):
 
 def test_containers_that_say_avif_behind():
     assert picture_kind(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avif") == "AVIF"
-
-
-def test_suffix():
-    found = [suffix_of(path) for path in ("a/b.JPG", "a.b/c", ".jpg", "a.", "\udcff.Png", "x.tar.gz")]
-    assert found == [".jpg", "", "", ".", ".png", ".gz"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1 << 20])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.picture_files import jpeg
 from vgg16gpu.pictures.cost import QUICK_PIXELS, Cost, cost_of
 
 HEIGHT, WIDTH = 30, 50
@@ -65,12 +64,6 @@ def test_a_progressive_picture_is_quick_as_encoders_make_it_and_not_with_many_sc
     assert cost_of(data[:-2] + data[last:-2] * 16 + data[-2:]) == Cost(HEIGHT, WIDTH, is_quick=False)
 
 
-def test_a_turned_picture_has_the_size_that_it_is_stored_in() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    assert cost_of(file("JPEG", exif=exif))[:2] == (HEIGHT, WIDTH)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -89,7 +82,3 @@ def test_png_files_that_may_hide_something_are_not_quick(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"", b"x", START, START + b"\0\0\0\1IHDR", b"\xff\xd8\xff", b"GIF89a", b"II*\0"])
 def test_what_is_no_picture_has_no_pixels(data: bytes) -> None:
     assert cost_of(data) == Cost(0, 0, is_quick=False)
-
-
-def test_photographs_of_the_tests_are_quick() -> None:
-    assert cost_of(jpeg(375, 500, seed=1)) == Cost(375, 500, is_quick=True)

@@ -83,13 +83,6 @@ def test_pixels_are_rgb_and_get_the_order_of_the_network(tmp_path):
     assert item.array[:, 0, 0].tolist() == [0, 1, 2]
 
 
-def test_npy_bytes_are_pixels_channels_last(tmp_path):
-    np.save(tmp_path / "a.npy", PIXELS[0])
-    (item,) = read(tmp_path / "a.npy")
-    assert item.array.dtype == np.uint8
-    np.testing.assert_array_equal(item.array, PIXELS[0])
-
-
 def test_npz_holds_several(tmp_path):
     np.savez(tmp_path / "a.npz", cat=FLOATS[0], dogs=PIXELS)
     names = [item.name.removeprefix(str(tmp_path)) for item in read(tmp_path / "a.npz")]
@@ -126,31 +119,12 @@ def test_a_picture_is_one_whatever_its_ending(tmp_path):
         np.testing.assert_array_equal(item.array, load_image(tmp_path / name, *SHAPE))
 
 
-def test_samples_of_one_file_of_numbers(tmp_path):
-    np.save(tmp_path / "a.npy", FLOATS)
-    names, arrays = zip(*samples(str(tmp_path / "a.npy"), SPEC), strict=True)
-    assert names == (f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]")
-    np.testing.assert_array_equal(arrays, FLOATS)
-    np.save(tmp_path / "a.npy", np.full(SHAPE, np.nan, np.float32))
-    with pytest.raises(InputError, match="give --some-option"):
-        next(samples(str(tmp_path / "a.npy"), SPEC))
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.npy", "a.npz"])
 def test_nobody_waits_for_a_pipe(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match=f"{name}' is a pipe"):
         next(samples(str(tmp_path / name), SPEC))
     assert "is a pipe" in refusal(tmp_path / name)
-
-
-def test_inputs_are_read_one_by_one(tmp_path):
-    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_bytes(b"broken")
-    items = read_inputs([tmp_path], SPEC)
-    assert next(items).array.shape == (4, 5, 3)
-    with pytest.raises(InputError, match=r"b\.png"):
-        next(items)
 
 
 def test_vector_models(tmp_path):
@@ -182,58 +156,6 @@ def test_wrong_arrays(tmp_path, array, words):
     for path in (tmp_path / "a.npy", tmp_path / "a.npz"):
         message = refusal(path)
         assert all(word in message for word in words), message
-
-
-def test_no_size_is_advised_for_a_model_whose_size_is_fixed(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((3, 9, 9), np.float32))
-    (tmp_path / "a.txt").write_text("1 " * 3 * 9 * 9)
-    for name in ("a.npy", "a.txt"):
-        assert "--size 9" in refusal(tmp_path / name)
-        assert "--size" not in refusal(tmp_path / name, InputSpec(SHAPE))
-
-
-def test_an_archive_without_arrays(tmp_path):
-    np.savez(tmp_path / "a.npz")
-    assert "holds no arrays" in refusal(tmp_path / "a.npz")
-    assert "broken" not in refusal(tmp_path / "a.npz")
-
-
-def test_pickles_are_refused(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object))
-    np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], dtype=object))
-    assert "pickled" in refusal(tmp_path / "a.npy")
-    assert "pickled" in refusal(tmp_path / "a.npz")
-
-
-def test_broken_files(tmp_path):
-    np.save(tmp_path / "whole.npy", FLOATS)
-    np.savez(tmp_path / "whole.npz", x=FLOATS)
-    npy, npz = (tmp_path / "whole.npy").read_bytes(), (tmp_path / "whole.npz").read_bytes()
-    damaged = npz[:200] + bytes(b ^ 0xFF for b in npz[200:240]) + npz[240:]
-    for name, content in {
-        "empty.npy": b"",
-        "text.npy": b"1 2 3",
-        "short.npy": npy[:-10],
-        "header.npy": npy[:20],
-        "pickle.npy": b"\x80\x04\x95",
-        "short.npz": npz[:100],
-        "damaged.npz": damaged,
-        "empty.npz": b"",
-        "empty.txt": b" \n",
-        "words.txt": b"1 2 three",
-        "count.txt": b"1 2 3",
-        "text.png": b"hello",
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        refusal(tmp_path / name)
-
-
-def test_paths_that_cannot_be_inputs(tmp_path):
-    (tmp_path / "a.onnx").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    assert "does not exist" in refusal(tmp_path / "missing.png")
-    assert ".npz" in refusal(tmp_path / "a.onnx")
-    assert "no images" in refusal(tmp_path / "folder")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -13,11 +11,10 @@ from PIL import Image, ImageOps
 
 from tests.support.picture_files import changed, every_kind, exif, frame_at, jpeg, oriented, pixels, with_segment
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import jpeg as fast
-from vgg16gpu.pictures.images import decode, decode_by_pillow, fitted
+from vgg16gpu.pictures.images import decode, decode_by_pillow
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
-from vgg16gpu.pictures.jpeg_header import count_scans, read_header
+from vgg16gpu.pictures.jpeg_header import count_scans
 from vgg16gpu.pictures.limits import MAX_PIXELS
 
 simplejpeg = pytest.importorskip("simplejpeg")
@@ -69,11 +66,6 @@ def test_bits_are_pillows_where_refinements_are_missing(scans):
     places = [place for place in range(len(data)) if data[place : place + 2] == b"\xff\xda"]
     assert count_scans(data) == len(places) == 10
     assert_same_bits(data[: places[scans]] + b"\xff\xd9", 3)
-
-
-def test_bytes_after_the_end_mean_nothing():
-    assert_same_bits(jpeg() + b"\0" * 1000, 3)
-    assert_same_bits(jpeg() + jpeg(5, 5), 3)
 
 
 def test_four_bytes_a_pixel_for_pillow():
@@ -241,16 +233,6 @@ def test_without_simplejpeg_pillow_decodes(monkeypatch):
     np.testing.assert_array_equal(decode(data, "a.jpg", 3), pillows(data, 3))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("fit", ["crop", "stretch"])
-def test_fitted_to_the_same_bits_with_and_without(channels, fit, monkeypatch):
-    preprocess = Preprocess((0,) * channels, (1,) * channels, fit=fit)
-    data = jpeg(90, 121, channels)
-    found = fitted(data, "a.jpg", channels, 32, 40, preprocess)
-    monkeypatch.setattr(fast, "_simplejpeg", lambda: None)
-    np.testing.assert_array_equal(found, fitted(data, "a.jpg", channels, 32, 40, preprocess))
-
-
 @pytest.mark.parametrize(
     ("version", "taken"), [(None, False), ("2.1.5.1", False), ("3.0.0", False), ("3.0.3", True), ("3.1.2", True)]
 )
@@ -265,15 +247,6 @@ def test_another_library_below_pillow_is_not_trusted(monkeypatch, version, taken
         fast._simplejpeg.cache_clear()
 
 
-def test_header():
-    header = read_header(jpeg(12, 34))
-    assert header == (12, 34, 3, True, 0x22, b"\1\2\3")
-    assert not read_header(jpeg(12, 34, progressive=True)).has_one_scan
-    assert read_header(jpeg(12, 34, 1)).components == 1
-    for cut in range(0, 600, 7):
-        assert read_header(jpeg(12, 34)[:cut]) is None
-
-
 def test_scans_are_counted_up_to_the_end():
     data = jpeg(40, 40, progressive=True)
     assert count_scans(data) == 10
@@ -281,26 +254,3 @@ def test_scans_are_counted_up_to_the_end():
     assert count_scans(data + b"\xff\xda\0\x02" * 100) == 10  # what lies behind the end
     assert count_scans(jpeg(40, 40, restart_marker_blocks=1)) == 1
     assert count_scans(b"") == count_scans(b"\xff") == 0
-
-
-def test_python_runs_on_while_pixels_are_decoded():
-    """Both libraries let go of Python's lock: a thread that counts gets its share of a processor."""
-    data = jpeg(1500, 2000)
-    for read in (decode, decode_by_pillow):
-        ended = threading.Event()
-        seconds: list[float] = []
-
-        def count(ended=ended, seconds=seconds):
-            started = time.thread_time()
-            while not ended.is_set():
-                pass
-            seconds.append(time.thread_time() - started)
-
-        counter = threading.Thread(target=count)
-        counter.start()
-        started = time.thread_time()
-        read(data, "a.jpg", 3)
-        taken = time.thread_time() - started
-        ended.set()
-        counter.join()
-        assert seconds[0] > taken / 4

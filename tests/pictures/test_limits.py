@@ -48,13 +48,6 @@ def test_what_encoders_write_is_not_refused(name):
     check_size(data, "JPEG" if name.endswith("jpg") else "PNG", (12_000, 14_000), MAX_PIXELS, name)
 
 
-def test_pixels():
-    check_size(b"", "PNG", (10, 10), 100, "a")
-    check_size(b"", "PNG", (1 << 20, 1 << 20), None, "a")
-    with pytest.raises(InputError, match=r"'a' has 10x11 pixels, at most 100 are decoded"):
-        check_size(b"", "PNG", (10, 11), 100, "a")
-
-
 def test_scans():
     """The more pixels, the fewer scans; what only looks like scans does not count."""
     data = bombs()[b"bomb-scans.jpg"]

@@ -18,7 +18,6 @@ from vgg16gpu.pictures.listing import (
     NO_PICTURE,
     NO_TARGET,
     SEEN,
-    SUBFOLDER,
     UNREADABLE,
     Listing,
     list_files,
@@ -41,14 +40,6 @@ def inside(listing: Listing, folder: Path) -> list[str]:
     return [path.removeprefix(f"{folder}/") for path in listing.files]
 
 
-def test_subfolders_come_in_the_order_of_whole_paths(tmp_path):
-    names = ["b.png", "a/2.png", "a/1.jpg", "a.png", "a0.png", "a-1/x.png", "a/b/c/d.png", "a/b.png", "Z.png", "é.png"]
-    fill(tmp_path, *names)
-    found = inside(list_files([tmp_path]), tmp_path)
-    assert found == sorted(names)
-    assert found.index("a.png") < found.index("a/1.jpg") < found.index("a0.png")
-
-
 def test_order_is_that_of_sorted_for_any_tree(tmp_path):
     import random
 
@@ -62,25 +53,12 @@ def test_order_is_that_of_sorted_for_any_tree(tmp_path):
     assert inside(list_files([tmp_path]), tmp_path) == sorted(names)
 
 
-def test_without_subfolders(tmp_path):
-    fill(tmp_path, "b.png", "a/1.png", "c/d/2.png")
-    listing = list_files([tmp_path], recursive=False)
-    assert inside(listing, tmp_path) == ["b.png"]
-    assert listing.left_out == {SUBFOLDER: 2}
-    assert listing.line() == "2 files left out: 2 subfolders (a, c)"
-
-
 def test_hidden_files_and_folders_are_left_out(tmp_path):
     fill(tmp_path, "a.png", "._a.png", ".b.png", ".git/c.png", ".DS_Store", "d/._e.png")
     listing = list_files([tmp_path])
     assert inside(listing, tmp_path) == ["a.png"]
     assert listing.left_out == {HIDDEN: 5}
     assert listing.line() == "5 files left out: 5 hidden"
-
-
-def test_a_hidden_folder_can_be_named(tmp_path):
-    fill(tmp_path, ".git/c.png")
-    assert inside(list_files([tmp_path / ".git"]), tmp_path) == [".git/c.png"]
 
 
 def test_content_decides_where_the_ending_does_not(tmp_path):
@@ -95,12 +73,6 @@ def test_content_decides_where_the_ending_does_not(tmp_path):
     assert listing.numbers == frozenset()
     assert listing.left_out == {NO_PICTURE: 5}
     assert listing.line() == "5 files left out: 5 no pictures (a.npy, b.npz, c.xml, ...)"
-
-
-def test_files_that_end_as_pictures_are_not_opened(tmp_path, monkeypatch):
-    fill(tmp_path, "a.png", "b.JPG", "c.jpeg", "d.bmp", "e.webp", "f.gif", "g.tif", "h.tiff", "i.avif", content=b"")
-    monkeypatch.setattr(module, "read_head", pytest.fail)
-    assert len(list_files([tmp_path]).files) == 9
 
 
 def test_raw_files_of_cameras_are_no_pictures(tmp_path):
@@ -175,14 +147,6 @@ def test_the_line_counts_each_reason(tmp_path):
     assert list_files([tmp_path / "a.png"]).line() == ""
     assert Listing((), left_out={NO_PICTURE: 1234}).line() == "1,234 files left out: 1,234 no pictures"
     assert Listing((), left_out={HIDDEN: 1}).line() == "1 file left out: 1 hidden"
-
-
-def test_several_folders_are_counted_together(tmp_path):
-    fill(tmp_path, "1/a.png", "1/.b", "2/c.png", "2/.d", "3/e.png")
-    fill(tmp_path, "1/x.md", "1/y.md", "2/v.md", "2/w.md", content=b"")
-    listing = list_files([tmp_path / "1", tmp_path / "2", tmp_path / "3"])
-    assert listing.left_out == {HIDDEN: 2, NO_PICTURE: 4}
-    assert listing.line() == "6 files left out: 2 hidden, 4 no pictures (x.md, y.md, v.md, ...)"
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path):
@@ -264,23 +228,6 @@ def test_a_list_in_a_file_or_on_standard_input(tmp_path, monkeypatch):
     assert list_files(["a.png"], "list").files == ("a.png", *expected)
 
 
-def test_a_list_may_come_from_a_pipe(tmp_path):
-    read, write = os.pipe()
-    os.write(write, os.fsencode(fill(tmp_path, "a.png") / "a.png"))
-    os.close(write)
-    assert list_files([], f"/dev/fd/{read}").files == (str(tmp_path / "a.png"),)
-    os.close(read)
-
-
-def test_names_between_zero_bytes_hold_anything(tmp_path, monkeypatch):
-    names = [b"line\nbreak.png", b"bad\xff.png", b" x .png", "\U0001f600.png".encode()]
-    monkeypatch.chdir(tmp_path)
-    for name in names:
-        Path(os.fsdecode(name)).write_bytes(PICTURE)
-    listing = listed(monkeypatch, b"\0".join(names) + b"\0")
-    assert [os.fsencode(path) for path in listing.files] == names
-
-
 def test_nothing_in_a_list_stops_the_others(tmp_path, monkeypatch):
     fill(tmp_path, "a.png", "folder/")
     fill(tmp_path, "a.txt", "b.docx", content=b"0.5")
@@ -291,16 +238,6 @@ def test_nothing_in_a_list_stops_the_others(tmp_path, monkeypatch):
     listing = listed(monkeypatch, os.fsencode("\n".join(names)))
     assert listing.files == names
     assert listing.numbers == {"a.txt"}
-
-
-def test_dash_in_a_list_is_a_file(monkeypatch):
-    assert listed(monkeypatch, b"-\n").files == ("./-",)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_an_empty_list_is_refused(monkeypatch, content):
-    with pytest.raises(InputError, match="the list '-' names no files"):
-        listed(monkeypatch, content)
 
 
 def test_lists_that_cannot_be_read(tmp_path, monkeypatch):

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from tests.support.picture_files import encoded, pixels
-from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.names import read_names
@@ -77,14 +75,6 @@ def test_zero_bytes_separate_on_request() -> None:
         names(data)
 
 
-def test_a_list_of_zero_bytes_alone_is_refused() -> None:
-    """Refuse zero bytes alone, as a crash leaves a file; --null is for a user who means them."""
-    with pytest.raises(InputError, match=r"^the list 'list' has zero bytes, so it is no text"):
-        names(bytes(4096))
-    with pytest.raises(InputError, match="names no files"):
-        names(bytes(4096), null=True)
-
-
 def test_zero_bytes_separate_where_each_name_is_there() -> None:
     """`find -print0 | vgg16gpu infer --files-from -` goes on working."""
     Path("line\nbreak.png").write_bytes(Path("a.png").read_bytes())
@@ -138,13 +128,3 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_names("-") == ["a.png"]
     monkeypatch.setattr(sys, "stdin", None)
     assert read_names("-") == []
-
-
-def test_the_command_says_it() -> None:
-    Path("list").write_bytes(b"a.png\0\xff\xfe.png\0")
-    done = CliRunner().invoke(cli, ["infer", "--model", "digits", "--files-from", "list"])
-    assert done.exit_code == 2
-    assert "the list 'list' has zero bytes" in done.output
-    done = CliRunner().invoke(cli, ["infer", "--null", "a.png"])
-    assert done.exit_code == 2
-    assert "--null is of a list of names" in done.output

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from vgg16gpu.pictures.slots import ROWS, Closed, Ring, Row
+from vgg16gpu.pictures.slots import Closed, Ring, Row
 
 
 def pinned(nbytes):
@@ -30,14 +30,6 @@ def test_early_slots_are_used_once_and_pinned_ones_again():
     assert again is slots[0]
     assert again.is_empty
     assert again.used == 0
-
-
-def test_more_slots_may_be_filled_before_there_is_a_device():
-    ring = Ring(64, 2, early=5)
-    early = [ring.take() for _ in range(5)]
-    ring.pin(pinned, takes_pictures=True)
-    assert [ring.take().is_pinned for _ in range(2)] == [True, True]
-    assert not any(slot.is_pinned for slot in early)
 
 
 @pytest.mark.parametrize("pins", [False, True])
@@ -76,11 +68,3 @@ def test_closing_wakes_who_waits_and_refuses_who_comes():
     assert caught == [True]
     with pytest.raises(Closed):
         ring.take()
-
-
-def test_a_slot_is_full_by_bytes_or_by_rows():
-    slot = Ring(100, 1).take()
-    assert slot.has_room(100)
-    assert not slot.has_room(101)
-    slot.rows = [Row(0, 0, "a", 0)] * ROWS
-    assert not slot.has_room(1)

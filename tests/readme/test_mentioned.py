@@ -88,26 +88,3 @@ def test_python_is_there(code: str) -> None:
 def test_something_is_named() -> None:
     assert [code for code in NAMED if code.startswith("vgg16gpu ")]
     assert [code for code in NAMED if code.startswith("--")]
-
-
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("vgg16gpu lab exercise list", None),
-        ("vgg16gpu infer photos/ --output rows.csv", None),
-        ("infer --output", None),
-        ("--preprocess keras", None),
-        ("make demo", None),
-        ("pip install '.[test]'", None),
-        ("torch.onnx.export(...)", None),
-        ("vgg16gpu guess", "vgg16gpu has no command guess"),
-        ("vgg16gpu lab exercise lost", "exercise has no command lost"),
-        ("vgg16gpu infer --guess", "infer does not take --guess"),
-        ("--guess", "no command takes --guess"),
-        ("--preprocess guess", "no command takes --preprocess guess"),
-        ("make guess", "there is no target guess"),
-        ("pip install '.[guess]'", "there is no extra guess"),
-    ],
-)
-def test_what_is_not_there_is_noticed(code: str, why: str | None) -> None:
-    assert wrong(code) == why

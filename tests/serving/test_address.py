@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from multiprocessing.synchronize import Barrier, Event
 
 import pytest
+from click.testing import CliRunner
 
-from tests.serving.running import ROOT, require_extra, serving
+from tests.serving.running import Running
+from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
 from vgg16gpu_serving.address import Address, reserved
 
@@ -39,7 +38,7 @@ def compete(port: int, together: Barrier, goes_on: Event, told: multiprocessing.
 
 
 def test_a3_of_many_that_start_at_once_one_has_the_address(port: int) -> None:
-    count = 6
+    count = 3
     together, goes_on, told = SPAWN.Barrier(count), SPAWN.Event(), SPAWN.Queue()
     processes = [SPAWN.Process(target=compete, args=(port, together, goes_on, told)) for _ in range(count)]
     for process in processes:
@@ -56,12 +55,6 @@ def test_a3_of_many_that_start_at_once_one_has_the_address(port: int) -> None:
 def test_a3_an_address_that_holds_another_is_taken_with_it(port: int, first: str, second: str) -> None:
     with reserved(first, port), pytest.raises(InputError, match="already in use"), reserved(second, port):
         pass
-
-
-def test_a3_other_interfaces_and_ports_are_free(port: int) -> None:
-    with reserved(LOOPBACK, port) as first, reserved("127.0.0.2", port) as second, reserved(LOOPBACK, 0) as third:
-        assert (str(first), str(second)) == (f"127.0.0.1:{port}", f"127.0.0.2:{port}")
-        assert third.port not in (0, port)
 
 
 def test_a3_it_is_free_again_afterwards_and_while_old_connections_end(port: int) -> None:
@@ -103,19 +96,8 @@ def test_which_addresses_are_of_this_machine_alone(host: str, is_loopback: bool)
     assert Address(host, 1).is_loopback == is_loopback
 
 
-def test_a3_a_second_server_is_refused_before_it_loads_a_model() -> None:
+def test_a3_a_second_server_is_refused_before_it_loads_a_model(server: Running) -> None:
     """It names a model that does not exist, and says that the address is taken."""
-    require_extra()
-    with serving("--workers", "1", "--batch", "1") as server:
-        command = [sys.executable, "-m", "vgg16gpu", "serve", "missing.onnx", "--port", str(server.port)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(cli, ["serve", "missing.onnx", "--port", str(server.port)])
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"vgg16gpu: --host '127.0.0.1' --port {server.port}: Address already in use; choose others\n"
-
-
-def test_nothing_is_left_open_by_an_address(port: int) -> None:
-    with ExitStack() as stack:
-        for _ in range(3):
-            with reserved(LOOPBACK, port):
-                pass
-        stack.enter_context(reserved(LOOPBACK, port))

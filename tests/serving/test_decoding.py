@@ -23,7 +23,7 @@ from tests.serving.test_faults import until
 from tests.serving.test_serve import SAMPLE, as_bytes, binary_request, statistics
 from vgg16gpu.pictures.cost import Cost
 from vgg16gpu_serving.front_end import decoding
-from vgg16gpu_serving.front_end.decoding import Decoding, decoding_nbytes
+from vgg16gpu_serving.front_end.decoding import Decoding
 from vgg16gpu_serving.front_end.pictures import check_costs
 from vgg16gpu_serving.refused import RefusedError
 from vgg16gpu_serving.served import Bounds, Description, Served, Tensor
@@ -133,6 +133,7 @@ def test_a11_what_waits_to_be_decoded_is_bounded_and_dropped(monkeypatch: pytest
     asyncio.run(ask())
 
 
+@pytest.mark.slow(reason="seconds of decoding; deadlines of decoders by themselves are in make test")
 def test_a11_the_deadline_is_of_the_whole_request() -> None:
     """Eight pictures that take seconds: all within a second, those that ask for one of them and those that hang up."""
     with serving("--workers", "1", "--batch", "8", "--deadline-s", "1", "--stall-s", "60") as server:
@@ -152,6 +153,7 @@ def test_a11_the_deadline_is_of_the_whole_request() -> None:
         assert time.monotonic() - began < 8  # and not what is decoded yet
 
 
+@pytest.mark.slow(reason="seconds of decoding; work of who has gone is dropped in make test")
 def test_a11_nobody_works_for_clients_that_hung_up(digits) -> None:
     """Those that wait for a decoder, and those that wait for the device: their slots are free at once."""
     message, raw = binary_request(digits[:4], "FP32")
@@ -182,7 +184,3 @@ def hang_up(port: int, message: dict, raw: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"\r\n".join((*lines, b"", head + raw)))
         time.sleep(0.1)  # it is there
-
-
-def test_the_memory_of_decoding_is_told() -> None:
-    assert decoding_nbytes(BOUNDS) == 8 * (2 * (1 << 22) + 2 * 1_000_000)

@@ -46,11 +46,18 @@ def children_of(process: subprocess.Popen[str]) -> int:
     return len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
 
 
-@pytest.mark.parametrize("is_for_all", [False, True], ids=["it alone", "the whole group"])
-@pytest.mark.parametrize("name", SIGNALS)
-def test_a16_a_signal_while_it_starts_ends_it_quietly(tmp_path, name, is_for_all) -> None:
+LATER = pytest.mark.slow(reason="SIGTERM of the whole group at one moment stands for it")
+STARTS = [
+    pytest.param(name, is_for_all, (0.0, 0.4, 0.8, 1.2), marks=LATER)
+    for name in SIGNALS
+    for is_for_all in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "is_for_all", "pauses"), [("SIGTERM", True, (0.8,)), *STARTS])
+def test_a16_a_signal_while_it_starts_ends_it_quietly(tmp_path, name, is_for_all, pauses) -> None:
     """While device processes import and build, one moment after the other; a terminal sends it to all processes."""
-    for pause in (0.0, 0.4, 0.8, 1.2):
+    for pause in pauses:
         with begun(tmp_path / "folder") as process:
             last = time.monotonic() + PATIENCE
             while not list((tmp_path / "folder").iterdir()) and children_of(process) < 1:
@@ -66,6 +73,7 @@ def test_a16_a_signal_while_it_starts_ends_it_quietly(tmp_path, name, is_for_all
         assert list((tmp_path / "folder").iterdir()) == []
 
 
+@pytest.mark.slow(reason="SIGTERM stands for it")
 def test_a16_sighup_drains_as_sigterm_does(digits) -> None:
     message, raw = binary_request(digits[:1], "FP32")
     head = json.dumps(message).encode()
@@ -81,23 +89,3 @@ def test_a16_sighup_drains_as_sigterm_does(digits) -> None:
             slow.sendall(raw)
             assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200")
         assert server.process.wait(PATIENCE) == 0
-
-
-def test_a16_a_server_that_ignores_sighup_goes_on(tmp_path) -> None:
-    """nohup: the terminal is gone, and all its processes are told."""
-    with begun(tmp_path / "folder", "nohup") as process:
-        line = ""
-        while "serving" not in line:
-            line = process.stderr.readline()
-            assert line
-        port = int(line.partition("http://127.0.0.1:")[2].partition(",")[0])
-        os.killpg(process.pid, signal.SIGHUP)
-        time.sleep(0.5)
-        for _ in range(4):
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                connection.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-        process.terminate()
-        assert process.wait(PATIENCE) == 0
-        assert "Traceback" not in process.stderr.read()
-    assert list((tmp_path / "folder").iterdir()) == []

@@ -13,6 +13,7 @@ import pytest
 from tests.serving.running import serving
 from tests.serving.test_faults import until
 from tests.serving.test_serve import SAMPLE, as_bytes, tensor
+from tests.support import selection
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
@@ -64,7 +65,7 @@ def outputs(reply):
 def test_any_layer_has_its_maps_without_outputs(server, digits):
     layers = server.ask("GET", PATH).json["layers"]
     assert [layer["name"] for layer in layers][:3] == ["conv1_1", "relu1_1", "conv1_2"]
-    for layer in layers:
+    for layer in layers if selection.choice() != selection.REPRESENTATIVE else layers[1::5]:
         with Engine(digits_model(), device="cpu", outputs=[layer["name"]], size=32) as engine:
             wanted = engine.run(digits[:1])
         assert list(wanted.shape[1:]) == layer["shape"]
@@ -129,13 +130,7 @@ def test_explanations_have_the_bounds_of_requests(server, digits):
     assert server.ask("POST", PATH, b"{}", Content_Type="text/html").status == 415
 
 
-def test_answers_say_where_the_time_went(server, digits):
-    reply = server.infer({"inputs": [tensor(digits[:1], "FP32") | {"data": digits[:1].reshape(-1).tolist()}]})
-    told = reply.json["parameters"]
-    assert told.keys() == {"batch_size", "decode_us", "queue_us", "device_us"}
-    assert told["device_us"] > 0
-
-
+@pytest.mark.slow(reason="a server of its own; a device process that dies is in make test")
 def test_tokens_the_short_queue_and_a_process_that_dies(digits, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("secret\n")

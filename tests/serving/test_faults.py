@@ -56,45 +56,52 @@ def until(condition):
         time.sleep(0.05)
 
 
-def test_a_device_process_that_dies_is_started_again(digits, run_at):
-    message, raw = binary_request(digits[:1], "FP32")
-    with serving("--batch", "4", "--workers", "1") as server:
-        (device,) = server.children("device")
-        with Load(server, message, raw) as load:
-            until(lambda: load.ended[200] > 20)
-            os.kill(device, signal.SIGKILL)
-            until(lambda: load.ended[503] > 0)
-            server.ready()
-            answered = load.ended[200]
-            until(lambda: load.ended[200] > answered + 20)
-        assert set(load.ended) == {200, 503}
-        assert server.children("device") != [device]
-        for reply in load.replies:
-            assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+@pytest.fixture(scope="module")
+def mortal():
+    """A server whose processes are killed, and whose device process fails by SIGUSR1."""
+    require_extra()
+    with serving("--batch", "4", "--workers", "1", "--stall-s", "60", command="tests.serving.failing") as server:
+        yield server
 
 
-def test_a_device_process_with_a_kernel_that_fails_ends_and_is_started_again(digits, run_at):
+def test_a_device_process_with_a_kernel_that_fails_ends_and_is_started_again(mortal, digits, run_at):
     """What it computes and what waits in it gets 503, and its end is one line that says why."""
     request = binary_request(digits[:1], "FP32")
-    with serving("--batch", "4", "--workers", "1", "--stall-s", "60", command="tests.serving.failing") as server:
-        (device,) = server.children("device")
-        with ThreadPoolExecutor(6) as clients:
-            with stopped(device):
-                asked = [clients.submit(server.infer, *request) for _ in range(6)]
-                until(lambda: server.waiting == 6)
-                os.kill(device, signal.SIGUSR1)
-            for each in asked:
-                require_later(each.result(), 503, "the device process ended")
-        server.ready()
-        reply = server.infer(*request)
-        assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
-        told = [server.process.stderr.readline().removeprefix("vgg16gpu: ") for _ in range(2)]
+    (device,) = mortal.children("device")
+    with ThreadPoolExecutor(6) as clients:
+        with stopped(device):
+            asked = [clients.submit(mortal.infer, *request) for _ in range(6)]
+            until(lambda: mortal.waiting == 6)
+            os.kill(device, signal.SIGUSR1)
+        for each in asked:
+            require_later(each.result(), 503, "the device process ended")
+    mortal.ready()
+    reply = mortal.infer(*request)
+    assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+    told = [mortal.process.stderr.readline().removeprefix("vgg16gpu: ") for _ in range(2)]
     assert told == [
         "the device failed, its process is started again: a planted fault\n",
         "device process 0 ended with code 1; it is started again\n",
     ]
 
 
+def test_a_device_process_that_dies_is_started_again(mortal, digits, run_at):
+    message, raw = binary_request(digits[:1], "FP32")
+    (device,) = mortal.children("device")
+    with Load(mortal, message, raw) as load:
+        until(lambda: load.ended[200] > 20)
+        os.kill(device, signal.SIGKILL)
+        until(lambda: load.ended[503] > 0)
+        mortal.ready()
+        answered = load.ended[200]
+        until(lambda: load.ended[200] > answered + 20)
+    assert set(load.ended) == {200, 503}
+    assert mortal.children("device") != [device]
+    for reply in load.replies:
+        assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+
+
+@pytest.mark.slow(reason="waits; one that dies is started again in make test")
 @pytest.mark.parametrize("name", ["device", "front-end"])
 def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
     message, raw = binary_request(digits[:1], "FP32")
@@ -110,6 +117,7 @@ def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
         assert {200} < set(load.ended) <= {200, *({503} if name == "device" else BROKEN)}
 
 
+@pytest.mark.slow(reason="two devices; one that dies is in make test")
 def test_a_device_process_that_dies_costs_only_what_it_had(digits, run_at):
     message, raw = binary_request(digits[:1], "FP32")
     with serving("--devices", "cpu:2", "--batch", "4", "--workers", "1") as server:
@@ -146,20 +154,20 @@ def by_device(server):
     return list(reply.json["model_stats"][0]["devices"].values()) if reply.status == 200 else []
 
 
-def test_a_front_end_that_dies_is_started_again(digits, run_at):
+def test_a_front_end_that_dies_is_started_again(mortal, digits, run_at):
     message, raw = binary_request(digits[:1], "FP32")
-    with serving("--batch", "4", "--workers", "1") as server:
-        (end,) = server.children("front-end")
-        with Load(server, message, raw) as load:
-            until(lambda: load.ended[200] > 20)
-            os.kill(end, signal.SIGKILL)
-            server.ready()
-            answered = load.ended[200]
-            until(lambda: load.ended[200] > answered + 20)
-        for reply in load.replies:
-            assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+    (end,) = mortal.children("front-end")
+    with Load(mortal, message, raw) as load:
+        until(lambda: load.ended[200] > 20)
+        os.kill(end, signal.SIGKILL)
+        mortal.ready()
+        answered = load.ended[200]
+        until(lambda: load.ended[200] > answered + 20)
+    for reply in load.replies:
+        assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
 
 
+@pytest.mark.slow(reason="waits")
 def test_a_front_end_listens_once_a_device_answers_it(digits):
     message, raw = binary_request(digits[:1], "FP32")
     with serving("--batch", "4", "--workers", "1", "--stall-s", "60") as server:
@@ -172,13 +180,6 @@ def test_a_front_end_listens_once_a_device_answers_it(digits):
             os.kill(device, signal.SIGCONT)
             until(lambda: load.ended[200] > 20)
         assert set(load.ended) <= {200, *BROKEN}
-
-
-def test_a_full_queue_refuses_at_once(digits):
-    message, raw = binary_request(digits[:4], "FP32")
-    with serving("--batch", "4", "--workers", "1", "--queue", "4") as server, Load(server, message, raw, 8) as load:
-        until(lambda: load.ended[200] > 20 and load.ended[429] > 5)
-        assert set(load.ended) == {200, 429}
 
 
 def test_sigterm_ends_what_is_under_way(digits):

@@ -182,6 +182,7 @@ def test_a13_long_numbers_in_heads_are_400(server, digits, name) -> None:
     assert server.infer(*binary_request(digits[:1], "FP32")).status == 200
 
 
+@pytest.mark.slow(reason="a server of its own; names by themselves are in make test")
 def test_a15_a_server_of_the_loopback_answers_its_own_names_alone(digits) -> None:
     """DNS rebinding: a page of a stranger has the browser ask this machine under the stranger's name."""
     message, raw = binary_request(digits[:1], "FP32")

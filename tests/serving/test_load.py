@@ -30,7 +30,7 @@ LONG = pytest.mark.slow(reason="fewer seconds and requests of the same stand for
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("clients", "each"), [(8, 25), pytest.param(64, 157, marks=LONG)])
+@pytest.mark.parametrize(("clients", "each"), [(8, 10), pytest.param(64, 157, marks=LONG)])
 def test_each_of_many_clients_gets_its_own_answers(server, run_at, digits, clients, each):
     triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
     wanted = {batch: run_at(digits, batch) for batch in (1, 2, BATCH)}
@@ -54,6 +54,7 @@ def test_each_of_many_clients_gets_its_own_answers(server, run_at, digits, clien
     assert after["execution_count"] - before["execution_count"] < 0.5 * clients * each  # batches were formed
 
 
+@pytest.mark.slow(reason="measures time; a full queue is in make test")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=LONG)])
 def test_three_times_what_it_can_is_refused_at_once_or_answered_soon(digits, run_at, seconds):
@@ -83,7 +84,8 @@ def test_three_times_what_it_can_is_refused_at_once_or_answered_soon(digits, run
             assert_same_bits(found, run_at(digits[:1], batch))
 
 
-@pytest.mark.parametrize("round_", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+@pytest.mark.slow(reason="test_faults.py ends a server that has a request under way")
+@pytest.mark.parametrize("round_", range(3))
 def test_sigterm_under_load_loses_no_request(digits, tmp_path, round_):
     """Whatever the log says was answered did arrive, and no connection ends in the middle of a request."""
     message, raw = binary_request(digits[:1], "FP32")
@@ -102,6 +104,7 @@ def test_sigterm_under_load_loses_no_request(digits, tmp_path, round_):
         assert not lost, load.refused
 
 
+@pytest.mark.slow(reason="waits; a slow body is in make test")
 def test_slow_readers_and_writers_and_half_requests_cost_others_nothing(digits):
     message, raw = binary_request(digits[:4], "FP32")
     head = json.dumps(message | {"outputs": [{"name": "features.1"}]}).encode()

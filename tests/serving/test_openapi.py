@@ -64,6 +64,7 @@ def test_what_is_refused_for_its_form_is_not_described(told):
     assert valid <= VALUES, valid
 
 
+@pytest.mark.slow(reason="a server of its own; tokens are asked for in test_faults.py")
 def test_tokens_are_told(tmp_path):
     require_extra()
     tokens = tmp_path / "tokens"

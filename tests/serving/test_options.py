@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import http.client
-import re
 import shutil
 import ssl
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from tests.serving.running import ROOT, require_extra, serving
+from tests.serving.running import require_extra, serving
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
+from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 
 NAMES = ("features.1", "output")
@@ -26,6 +26,7 @@ def _extra():
     require_extra()
 
 
+@pytest.mark.slow(reason="a server of its own; outputs by name are parsed in make test")
 def test_layers_are_outputs_by_the_names_that_were_asked_for(digits):
     row = digits[:1]
     with Engine(digits_model(), device="cpu", outputs=NAMES) as engine:
@@ -43,6 +44,7 @@ def test_layers_are_outputs_by_the_names_that_were_asked_for(digits):
                 assert_same_bits(rows, wanted[output["name"]])
 
 
+@pytest.mark.slow(reason="a server of its own; certificates are checked in test_starting.py")
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl, which makes the certificate, is not installed")
 def test_tls(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -63,21 +65,6 @@ def test_tls(tmp_path):
         connection.close()
 
 
-def test_who_reads_the_line_may_ask_at_once():
-    command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "2"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stderr.readline()
-            port = int(re.search(r"http://127.0.0.1:(\d+),", line)[1])
-            for _ in range(8):  # one or the other of the two takes it
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-                connection.request("GET", "/v2/health/ready")
-                assert connection.getresponse().status == 200
-                connection.close()
-        finally:
-            process.terminate()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -92,8 +79,7 @@ def test_who_reads_the_line_may_ask_at_once():
     ],
 )
 def test_what_cannot_be_served_is_one_line(options, words):
-    command = [sys.executable, "-m", "vgg16gpu", "serve", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(cli, ["serve", *options, "--port", "0"])
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert words in done.stderr

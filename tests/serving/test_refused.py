@@ -24,40 +24,40 @@ def _extra():
     require_extra()
 
 
-def test_a_full_queue_is_refused_and_costs_nobody_else_an_answer(digits, run_at):
-    with serving(*OPTIONS) as server, ThreadPoolExecutor(1) as client:
-        (device,) = server.children("device")
-        with stopped(device):
-            waiting = client.submit(server.infer, *binary_request(digits[:4], "FP32"))
-            until(lambda: server.waiting == 4)
-            require_later(server.infer(*binary_request(digits[:1], "FP32")), 429, "the queue is full: 4 images wait")
-        assert_same_bits(scores(waiting.result()), run_at(digits[:4], 4))
-        assert server.infer(*binary_request(digits[:1], "FP32")).status == 200
-
-
-def test_a_deadline_that_passes_while_the_device_stands_still(digits, run_at):
-    request = binary_request(digits[:4], "FP32")
+@pytest.fixture(scope="module")
+def hasty():
+    """A server with a deadline of a second and a queue of four images."""
+    require_extra()
     with serving(*OPTIONS, "--deadline-s", "1", "--stall-s", "60") as server:
-        (device,) = server.children("device")
-        with stopped(device):
-            require_later(server.infer(*request), 503, "was not answered before its deadline")
-            # The device may yet write into its slots: nobody else gets them.
-            require_later(server.infer(*request), 429, "the queue is full")
-        until(lambda: server.infer(*request).status == 200)
-        reply = server.infer(*request)
-        assert_same_bits(scores(reply), run_at(digits[:4], batch_of(reply)))
+        yield server
 
 
-def test_a_request_that_is_late_at_the_device_is_not_computed(digits):
-    with serving(*OPTIONS, "--deadline-s", "1", "--stall-s", "60") as server, ThreadPoolExecutor(1) as client:
-        (device,) = server.children("device")
+def test_a_deadline_that_passes_while_the_device_stands_still(hasty, digits, run_at):
+    request = binary_request(digits[:4], "FP32")
+    (device,) = hasty.children("device")
+    with stopped(device):
+        require_later(hasty.infer(*request), 503, "was not answered before its deadline")
+        # The device may yet write into its slots: nobody else gets them.
+        require_later(hasty.infer(*request), 429, "the queue is full: 4 images wait")
+    until(lambda: hasty.infer(*request).status == 200)
+    reply = hasty.infer(*request)
+    assert_same_bits(scores(reply), run_at(digits[:4], batch_of(reply)))
+
+
+def test_a_request_that_is_late_at_the_device_is_not_computed(hasty, digits):
+    def counts():
+        told = statistics(hasty)
+        return told["inference_count"], told["inference_stats"]["fail"]["count"]
+
+    before = counts()
+    with ThreadPoolExecutor(1) as client:
+        (device,) = hasty.children("device")
         with stopped(device):
-            late = client.submit(server.infer, *binary_request(digits[:4], "FP32"))
-            until(lambda: server.waiting == 4)
+            late = client.submit(hasty.infer, *binary_request(digits[:4], "FP32"))
+            until(lambda: hasty.waiting == 4)
             time.sleep(1.1)  # the front end waits a second longer for what the device says
         require_later(late.result(), 503, "was not answered before its deadline")
-        told = statistics(server)
-        assert (told["inference_count"], told["inference_stats"]["fail"]["count"]) == (0, 1)
+    assert counts() == (before[0], before[1] + 1)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,7 @@ def begun(server, body):
     return connection
 
 
+@pytest.mark.slow(reason="a server of its own; bodies that are too large are in make test")
 def test_more_bodies_at_once_than_four_of_the_largest_are_refused(digits):
     small = binary_request(digits[:1], "FP32")
     message = {"inputs": [tensor(digits[:1], "FP32") | {"data": digits[:1].tolist()}]}

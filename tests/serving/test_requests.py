@@ -14,8 +14,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tests.serving.conftest import BATCH
-from tests.serving.test_serve import ONE, SAMPLE, as_bytes, binary_request
+from tests.serving.test_serve import ONE, as_bytes, binary_request
 from vgg16gpu_serving.protocol import requests
 from vgg16gpu_serving.protocol.answers import Request, Wanted, is_quick_answer, respond
 from vgg16gpu_serving.refused import RefusedError
@@ -74,13 +73,6 @@ def test_pictures_may_be_nested_as_their_shape(nested) -> None:
     data = [[text] for text in texts] if nested else texts
     request = requests.parse(json.dumps(pixels_of("BYTES", [2, 1], data)).encode(), None, DESCRIPTION)
     assert request.pictures == [b"one", b"two"]
-
-
-def test_large_whole_numbers_are_numbers() -> None:
-    data = [10**30, -(2**64), 2**63, *range(1021)]
-    message = pixels_of("FP32", [1, 1, 32, 32], data)
-    request = requests.parse(json.dumps(message).encode(), None, DESCRIPTION)
-    np.testing.assert_array_equal(request.rows.ravel(), np.array(list(map(float, data)), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -299,34 +291,6 @@ def test_q12_no_region_is_registered(server) -> None:
         reply = server.ask("GET", f"/v2/{kind}/status")
         assert (reply.status, reply.json) == (200, [])
         assert server.ask("POST", f"/v2/{kind}/status").status == 405
-
-
-def test_q12_nan_is_refused_in_words_of_the_server(server, digits) -> None:
-    for path in ("infer", "explain"):
-        message, raw = binary_request(digits[:1] * np.float32("nan"), "FP32")
-        message["parameters"] = {"layer": "relu1_1"} if path == "explain" else {}
-        head = json.dumps(message).encode()
-        reply = server.ask("POST", f"{PATH}/{path}", head + raw, Inference_Header_Content_Length=str(len(head)))
-        assert reply.status == 400
-        assert "holds NaN or Inf; clean the data" in reply.json["error"]
-        assert "allow" not in reply.json["error"]
-
-
-def test_a10_and_a13_over_http(server) -> None:
-    """Each costs its own request a line."""
-    requests_ = [
-        of_bytes([BATCH], as_bytes(*[b"ab"] * 200_000)),
-        ({"inputs": [ONE | {"shape": [LONG, 1, 32, 32]}]}, None),
-        ({"inputs": [ONE | {"shape": [1, LONG, 32, 32]}]}, None),
-        ({"inputs": [ONE], "outputs": [{"name": "output", "parameters": REGION}]}, None),
-    ]
-    for message, raw in requests_:
-        reply = server.infer(message, raw)
-        assert reply.status in (400, 404), reply.body
-        assert "\n" not in reply.json["error"]
-    reply = server.ask("POST", f"{PATH}/infer", b"[" * 100_000)
-    assert (reply.status, "brackets" in reply.json["error"]) == (400, True)
-    assert server.infer(*of_bytes([1], as_bytes(SAMPLE.read_bytes()))).status == 200
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 2, 3, 196_605, 196_606, 196_607, 196_608, 196_609, 400_000])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import mmap
-import re
 import socket
 import struct
 import threading
@@ -185,15 +183,6 @@ def test_bodies_that_are_no_requests(server, body, length):
     assert reply.json["error"]
 
 
-def test_each_error_has_its_status(server):
-    assert server.ask("GET", "/nothing").status == 404
-    assert server.infer({}, name="other").status == 404
-    assert server.ask("GET", "/v2/models/digits/versions/2").status == 404
-    assert server.ask("GET", "/v2/models/digits/infer").status == 405
-    assert server.infer({}, Content_Type="text/html").status == 415
-    assert server.infer({}, Content_Encoding="gzip").status == 415
-
-
 @pytest.mark.parametrize(
     ("head", "status"),
     [
@@ -236,31 +225,6 @@ def test_json_with_too_many_values_is_not_read(server, text):
     assert "send binary data" in reply.json["error"]
 
 
-def test_many_clients_get_their_own_answers_and_batches_are_formed(server, run_at, digits):
-    before = statistics(server)
-    found: list[list] = [[] for _ in range(16)]
-
-    def client(number: int) -> None:
-        message, raw = binary_request(digits[number : number + 1], "FP32")
-        for _ in range(15):
-            found[number].append(server.infer(message, raw))
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wanted = {batch: run_at(digits, batch) for batch in (1, 2, BATCH)}
-    for number, replies in enumerate(found):
-        for reply in replies:
-            assert_same_bits(scores(reply), wanted[batch_of(reply)][number : number + 1])
-    after = statistics(server)
-    images, runs = (after[key] - before[key] for key in ("inference_count", "execution_count"))
-    assert images == 240
-    assert runs < 190
-    assert sum(each["compute_infer"]["count"] for each in after["batch_stats"]) == after["execution_count"]
-
-
 def test_a_bad_image_costs_no_other_its_answer(server, run_at, digits):
     good, bad = binary_request(digits[:1], "FP32"), binary_request(digits[:1] * np.float32(np.nan), "FP32")
     statuses: list[int] = []
@@ -282,17 +246,6 @@ def statistics(server) -> dict:
     return found
 
 
-def test_metrics_count(server, digits):
-    def images() -> float:
-        text = server.ask("GET", "/metrics").body.decode()
-        return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith("vgg16gpu_images_total"))
-
-    server.infer(*binary_request(digits[:1], "FP32"))
-    before = images()
-    server.infer(*binary_request(digits[:3], "FP32"))
-    assert images() == before + 3
-
-
 def test_metrics_have_every_stage_and_the_memory_of_the_device(server):
     raw = as_bytes(SAMPLE.read_bytes())
     asked = {"name": "input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(raw)}}
@@ -308,18 +261,3 @@ def test_metrics_have_every_stage_and_the_memory_of_the_device(server):
     for name in ("queue_seconds", "device_seconds", "batch_size"):
         assert told[f'vgg16gpu_{name}_count{{device="0"}}'] >= 1
     assert 0.5 * resident < told['vgg16gpu_device_memory_bytes{device="0"}'] < 2 * resident
-
-
-def test_the_line_at_start_tells_what_memory_is_taken(server):
-    told = re.search(r"; engines take (\d+) MB, slots ([\d.]+) MB, requests at most (\d+) MB$", server.line.strip())
-    (device,) = server.children("device")
-    status = Path(f"/proc/{device}/status").read_text()
-    most = int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024 / 1e6
-    assert 0.5 * most < float(told[1]) < 1.02 * most  # what is resident now may be less: the system takes pages back
-    assert all(float(number) > 0 for number in told.groups())
-
-
-def test_json_numbers_are_read_back_to_the_same_bits(server, run_at, digits):
-    reply = server.infer({"inputs": [tensor(digits[:1], "FP32") | {"data": digits[:1].reshape(-1).tolist()}]})
-    assert json.loads(reply.body)["model_name"] == "digits"
-    assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))

@@ -9,15 +9,20 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import onnx
 import pytest
+from click.testing import CliRunner
 
 from tests.serving.running import ROOT, require_extra, serving
+from tests.support.later import later
+from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import digits_model
+from vgg16gpu_serving.command import _tokens
 from vgg16gpu_serving.front_end.door import LogFile, check_tls
 from vgg16gpu_serving.parent.limits import allowed_connections
 
@@ -29,14 +34,11 @@ def _extra() -> None:
     require_extra()
 
 
-def failed(*options: str, cwd: Path = ROOT, **environment: str) -> str:
-    """What a server says that does not start."""
-    command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "1"]
-    given = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run(
-        [*command, *options], cwd=cwd, env=given, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+def failed(*options: str, **environment: str) -> str:
+    """What a server says that does not start; in this process, as it ends before it starts any."""
+    command = ["serve", "digits", "--device", "cpu", "--port", "0", "--workers", "1", *options]
+    done = CliRunner(env=environment).invoke(cli, command)
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("vgg16gpu: ")
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr
@@ -71,7 +73,8 @@ def test_a12_and_a16_a_server_that_cannot_start_says_why(options, words) -> None
         ("TMPDIR", "{}/" + "/".join([LONG] * 3), "set TMPDIR to a short path"),
     ],
 )
-def test_a16_a_wrong_environment_is_a_line(tmp_path, variable, value, words) -> None:
+def test_a16_a_wrong_environment_is_a_line(tmp_path, monkeypatch, variable, value, words) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)  # as in a process that has just begun
     value = value.format(tmp_path)
     if variable == "TMPDIR":
         Path(value).mkdir(parents=True)
@@ -85,7 +88,7 @@ def test_a16_a_working_folder_that_is_gone_is_a_line(tmp_path) -> None:
     done = subprocess.run(
         ["bash", "-c", command, sys.executable],
         cwd=gone,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))},
         capture_output=True,
         text=True,
         check=False,
@@ -116,7 +119,14 @@ def test_a12_a_certificate_and_a_key_are_checked_before_anything_starts(tmp_path
     assert "key values mismatch" in failed("--tls-cert", str(certificate), "--tls-key", str(other))
 
 
-def test_a12_a_front_end_that_cannot_listen_ends_the_start(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("told", "a planted fault"),
+        *later("as one that says why", ("died", "front end 0 ended with code 7, and did not listen")),
+    ],
+)
+def test_a12_a_front_end_that_cannot_listen_ends_the_start(tmp_path, how, words) -> None:
     """The line "serving" is never said: a front end has an error that no check foresees."""
     script = tmp_path / "broken.py"
     script.write_text(
@@ -136,20 +146,23 @@ def test_a12_a_front_end_that_cannot_listen_ends_the_start(tmp_path) -> None:
         "    front_end.main = ends\n"
         "    main()\n"
     )
-    for how, words in (("told", "a planted fault"), ("died", "front end 0 ended with code 7, and did not listen")):
-        command = [sys.executable, str(script), "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "1"]
-        given = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([*command, how], env=given, capture_output=True, text=True, check=False, timeout=120)
-        assert (done.returncode, done.stderr) == (2, f"vgg16gpu: {words}\n")
+    command = [sys.executable, str(script), "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "1"]
+    given = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
+    done = subprocess.run([*command, how], env=given, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (2, f"vgg16gpu: {words}\n")
 
 
-def test_a_log_is_appended_to_by_whole_lines_and_a_full_disk_costs_none(tmp_path) -> None:
+def test_a_log_is_appended_to_by_whole_lines(tmp_path) -> None:
     path = tmp_path / "log"
     path.write_text("before\n")
     log = LogFile.opened(str(path))
     log.write("after")
     log.close()
     assert path.read_text() == "before\nafter\n"
+
+
+@pytest.mark.slow(reason="a server of its own; the log by itself is in make test")
+def test_a_log_on_a_full_disk_costs_no_request() -> None:
     with serving("--workers", "1", "--access-log", "/dev/full") as server:
         for _ in range(3):
             assert server.ask("GET", "/v2").status == 200
@@ -160,9 +173,7 @@ def test_a_log_is_appended_to_by_whole_lines_and_a_full_disk_costs_none(tmp_path
 def test_a16_a_file_of_tokens_may_have_a_mark_and_ends_of_lines(tmp_path, mark, end) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_bytes(mark + b"first" + end + end + b" second " + end)
-    with serving("--workers", "1", "--batch", "1", "--token-file", str(tokens)) as server:
-        for token, status in (("first", 200), ("second", 200), ("\ufefffirst".encode().decode("latin-1"), 401)):
-            assert server.ask("GET", "/v2", Authorization=f"Bearer {token}").status == status
+    assert _tokens(tokens) == (b"first", b"second")
 
 
 @pytest.mark.parametrize("token", ["s\u00e9cret", "a\x01b", "\u2028".join("ab"), "\u0663" * 8])
@@ -197,6 +208,7 @@ def test_a14_too_few_files_are_a_line(monkeypatch) -> None:
         allowed_connections(1024)
 
 
+@pytest.mark.slow(reason="a server of its own; the limit by itself is in make test")
 def test_a14_with_all_connections_taken_requests_are_answered(tmp_path) -> None:
     """A process may open 160 files: 64 connections are, all of them stay, and each gets its answers."""
     script = tmp_path / "limited.py"
@@ -208,7 +220,7 @@ def test_a14_with_all_connections_taken_requests_are_answered(tmp_path) -> None:
         "    main()\n"
     )
     command = [sys.executable, str(script), "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "1"]
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "VGG16GPU_THREADS": "1"}
+    given = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)), "VGG16GPU_THREADS": "1"}
     with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process, ExitStack() as stack:
         try:
             told = process.stderr.readline()
@@ -234,6 +246,7 @@ def test_a14_with_all_connections_taken_requests_are_answered(tmp_path) -> None:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow(reason="two servers; tests/cli/test_assumed.py has the words")
 def test_n1_preparation_that_nobody_named_is_told_at_the_start_and_in_the_metadata(tmp_path) -> None:
     path = tmp_path / "bare.onnx"
     bare = onnx.load(digits_model())

@@ -39,15 +39,6 @@ def picture(triton):
     return [tensor]
 
 
-def require_classes(result):
-    """Two, each as score, number and name."""
-    found = result.as_numpy("output")
-    assert found.shape == (1, 2)
-    score, number, label = found[0, 0].decode().split(":")
-    assert float(score) > 0
-    assert number == label
-
-
 def batch_of(result):
     return result.get_response()["parameters"]["batch_size"]
 
@@ -59,15 +50,6 @@ def test_health_metadata_and_statistics(client):
     assert client.get_model_metadata("digits")["outputs"][0]["name"] == "output"
     assert client.get_server_metadata()["name"] == "vgg16gpu"
     assert client.get_inference_statistics("digits")["model_stats"][0]["name"] == "digits"
-
-
-def test_stages_of_computing_are_counted_alike(triton, client, digits):
-    """perf_analyzer ends where these three counts of a second look differ."""
-    client.infer("digits", asked(triton, digits[:1]))
-    stats = client.get_inference_statistics("digits")["model_stats"][0]["inference_stats"]
-    counts = {stats[f"compute_{stage}"]["count"] for stage in ("input", "infer", "output")}
-    assert counts == {stats["success"]["count"]}
-    assert 0 < stats["compute_infer"]["ns"] < stats["success"]["ns"]
 
 
 def test_the_configuration_says_what_metadata_say(client):
@@ -89,11 +71,6 @@ def test_infer(triton, client, run_at, digits, binary):
     result = client.infer("digits", asked(triton, rows, binary=binary), outputs=wanted, request_id="a")
     assert result.get_response()["id"] == "a"
     assert_same_bits(result.as_numpy("output"), run_at(rows, batch_of(result)))
-
-
-def test_pictures_and_classes(triton, client):
-    wanted = [triton.InferRequestedOutput("output", class_count=2)]
-    require_classes(client.infer("digits", picture(triton), outputs=wanted))
 
 
 def test_wrong_requests_are_its_exceptions(triton, client, digits):
@@ -143,17 +120,6 @@ def aio(server):
     return lambda ask: asyncio.run(asking(ask))
 
 
-def test_asyncio_health_and_metadata(aio):
-    async def ask(client):
-        assert await client.is_server_live()
-        assert await client.is_server_ready()
-        assert await client.is_model_ready("digits")
-        assert (await client.get_server_metadata())["name"] == "vgg16gpu"
-        return await client.get_model_metadata("digits")
-
-    assert aio(ask)["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1, 10]}]
-
-
 def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, server, run_at, parts):
     (device,) = server.children("device")
 
@@ -168,18 +134,6 @@ def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, s
         return await asyncio.gather(*requests)
 
     require_own(aio(ask), parts, run_at)
-
-
-def test_asyncio_pictures_and_classes(triton, aio):
-    wanted = [triton.InferRequestedOutput("output", class_count=2)]
-    require_classes(aio(lambda client: client.infer("digits", picture(triton), outputs=wanted)))
-
-
-def test_asyncio_wrong_requests_are_its_exceptions(triton, aio, digits):
-    with pytest.raises(triton.InferenceServerException, match=r"^\[400\] .*this model takes"):
-        aio(lambda client: client.infer("digits", asked(triton, digits[:1, :, :8])))
-    with pytest.raises(triton.InferenceServerException, match=r"^\[404\] no such model"):
-        aio(lambda client: client.infer("other", asked(triton, digits[:1])))
 
 
 def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):

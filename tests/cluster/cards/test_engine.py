@@ -18,7 +18,7 @@ from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine, EnginePool
 from vgg16gpu.cluster.calibration import calibrate_on, calibration_pool
 from vgg16gpu.cluster.cards.engine import CardEngine
-from vgg16gpu.errors import DeviceError, InputError, KernelError, ModelError
+from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.runtime.calibration import calibrate, calibration_engine
 
@@ -32,22 +32,26 @@ def pids(pool: EnginePool) -> list[int]:
 
 
 def test_run_and_stream_give_the_bits_of_one_engine(model: Path) -> None:
-    for x in (images(19), pixels(19)):
-        with Engine(model, device="cpu", batch=[1, 4]) as engine:
-            whole, parts = engine.run(x), list(engine.stream(items(x), batch=4))
-            none, takes, gives = engine.run(x[:0]), engine.inputs, engine.outputs
-        with EnginePool(model, devices="cpu:2", batch=[1, 4]) as pool:
-            assert len(set(pids(pool))) == 2
-            assert_same_bits(pool.run(x), whole)
+    with (
+        Engine(model, device="cpu", batch=[1, 4]) as engine,
+        EnginePool(model, devices="cpu:2", batch=[1, 4]) as pool,
+    ):
+        assert len(set(pids(pool))) == 2
+        for x in (images(19), pixels(19)):
+            assert_same_bits(pool.run(x), engine.run(x))
             streamed = list(pool.stream(items(x), batch=4))
             assert [len(part) for part in streamed] == list(PARTS)
-            for found, wanted in zip(streamed, parts, strict=True):
+            for found, wanted in zip(streamed, engine.stream(items(x), batch=4), strict=True):
                 assert_same_bits(found, wanted)
-            assert_same_bits(pool.run(x[:0]), none)
-            assert sum(share.images for share in pool.shares) == 2 * len(x)
-            assert (pool.engine.inputs, pool.engine.outputs) == (takes, gives)
+        assert_same_bits(pool.run(x[:0]), engine.run(x[:0]))
+        assert sum(share.images for share in pool.shares) == 4 * len(x)
+        assert (pool.engine.inputs, pool.engine.outputs) == (engine.inputs, engine.outputs)
+        check_bad_inputs(pool)
+    with pytest.raises(InputError, match="the pool is closed"):
+        pool.run(images(1))
 
 
+@pytest.mark.slow(reason="the same of devices in one process is in make test")
 def test_images_of_any_size_and_several_outputs(model: Path) -> None:
     options: dict[str, Any] = {"outputs": ["relu3_1", "relu2_1"], "batch": [1, 2]}
     with (
@@ -62,18 +66,12 @@ def test_images_of_any_size_and_several_outputs(model: Path) -> None:
             pool.run(images(1, 48)[:, :, :1, :1])
 
 
-def test_a_model_in_memory(model: Path) -> None:
-    x = images(3)
-    with Engine(model, device="cpu") as engine, EnginePool(model.read_bytes(), devices="cpu:2") as pool:
-        assert_same_bits(pool.run(x), engine.run(x))
-
-
+@pytest.mark.slow(reason="test_feeding.py and tests/cli/test_infer_cards.py kill one in make test")
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         ("error", "an illegal address was met"),
         ("killed", "process of cpu was ended by SIGKILL"),
-        pytest.param("aborted", "process of cpu was ended by SIGABRT", marks=pytest.mark.slow(reason="as killed")),
         ("ended", "process of cpu ended with exit code 3"),
     ],
 )
@@ -97,6 +95,7 @@ def test_a_process_that_fails_is_taken_out_and_no_row_is_lost(
     ]
 
 
+@pytest.mark.slow(reason="one that is killed in a run stands for it")
 def test_a_process_that_is_killed_from_outside_between_runs(model: Path) -> None:
     x = images(7)
     with EnginePool(model, devices="cpu:2", batch=2) as pool:
@@ -112,14 +111,7 @@ def test_a_process_that_is_killed_from_outside_between_runs(model: Path) -> None
             list(pool.stream([x]))
 
 
-def test_the_last_ones_failure_is_raised(model: Path, plant: Plant) -> None:
-    plant("error", 1, everywhere=True)
-    with EnginePool(model, devices="cpu:2", batch=2) as pool:
-        with pytest.raises(KernelError, match="an illegal address was met"):
-            pool.run(images(20))
-        assert sum(bool(share.problem) for share in pool.shares) == 1
-
-
+@pytest.mark.slow(reason="test_engine_pool.py has it of devices in one process")
 def test_one_that_cannot_be_built_is_left_out(model: Path, plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
     plant("build", 0)
     with EnginePool(model, devices="cpu:2") as pool, caplog.at_level(logging.WARNING):
@@ -128,6 +120,7 @@ def test_one_that_cannot_be_built_is_left_out(model: Path, plant: Plant, caplog:
     assert "cpu: as asked is left out: not enough memory" in caplog.text
 
 
+@pytest.mark.slow(reason="four pools; errors of the other side are in make test")
 def test_what_no_process_can_build_is_raised_as_an_engine_raises_it(model: Path, plant: Plant) -> None:
     with pytest.raises(InputError, match="batch 0: give one size"):
         EnginePool(model, devices="cpu:2", batch=0)
@@ -140,13 +133,7 @@ def test_what_no_process_can_build_is_raised_as_an_engine_raises_it(model: Path,
         EnginePool(model, devices="cpu:2")
 
 
-def test_what_is_wrong_with_inputs_is_told_as_an_engine_tells_it(model: Path) -> None:
-    with EnginePool(model, devices="cpu:2", batch=2) as pool:
-        check_bad_inputs(pool)
-    with pytest.raises(InputError, match="the pool is closed"):
-        pool.run(images(1))
-
-
+@pytest.mark.slow(reason="test_calibration.py has it of devices in one process")
 def test_calibration_has_the_scales_of_one_engine(model: Path) -> None:
     inputs = [NamedInput(str(number), array) for number, array in enumerate(images(11))]
     with calibration_engine(model, device="cpu", batch=2) as engine:

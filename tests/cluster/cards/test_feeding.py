@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,11 @@ import numpy as np
 import pytest
 
 from tests.cluster.test_pool_classify import check
-from tests.runtime.answers.conftest import SIDE
-from tests.runtime.answers.test_stream import numbers_among
-from vgg16gpu import Engine, EnginePool
+from tests.support.later import later
+from vgg16gpu import EnginePool
 from vgg16gpu.cluster.cards import feeding
-from vgg16gpu.cluster.cards.engine import CardEngine
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures import slots
-from vgg16gpu.pictures.loading import loader as loader_module
 from vgg16gpu.runtime.answers import codec_choice, folder
 
 from .conftest import Plant
@@ -28,7 +23,7 @@ from .conftest import Plant
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.mark.parametrize("batch", [64, pytest.param(1, marks=pytest.mark.slow(reason="more of the same"))])
+@pytest.mark.parametrize("batch", [64, *later("more of the same", 1)])
 def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wanted: Any, batch: int) -> None:
     with EnginePool(narrow_model, devices="cpu:2", batch=batch) as pool:
         for workers in (1, 4):
@@ -36,6 +31,7 @@ def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wan
         assert sum(share.images for share in pool.shares) == 4 * 59
 
 
+@pytest.mark.slow(reason="answers of both parts by themselves are in make test")
 def test_processes_that_load_and_devices_that_resize(
     narrow_model: Path, pictures: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,8 +48,8 @@ def test_processes_that_load_and_devices_that_resize(
         check(list(pool.classify([pictures] * 2, workers=6)), wanted * 2)
 
 
-@pytest.mark.parametrize("after", [0, pytest.param(3, marks=pytest.mark.slow(reason="as at the start"))])
-@pytest.mark.parametrize("kind", ["killed", "error"])
+@pytest.mark.parametrize("after", [0, *later("as at the start", 3)])
+@pytest.mark.parametrize("kind", ["killed", *later("as killed", "error")])
 def test_a_process_that_fails_loses_no_row(
     narrow_model: Path,
     pictures: Path,
@@ -76,28 +72,7 @@ def test_a_process_that_fails_loses_no_row(
     ]
 
 
-def test_numbers_of_a_process_that_fails_are_read_again(
-    narrow_model: Path, pictures: Path, wanted: Any, tmp_path: Path, plant: Plant
-) -> None:
-    array, paths = numbers_among(pictures, tmp_path, (40, 3, SIDE, SIDE))
-    with Engine(narrow_model, device="cpu", batch=4) as engine:
-        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
-    plant("killed", 2)
-    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
-        check(list(pool.classify(paths, workers=3)), [wanted[0], *numbers, *wanted[1:5], *numbers])
-        assert sum(bool(share.problem) for share in pool.shares) == 1
-
-
-def test_a_window_that_is_full_of_lost_rows(
-    narrow_model: Path, pictures: Path, wanted: Any, plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All threads wait for answers to old files, which the process that died had in hand."""
-    monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
-    plant("killed", 1)
-    with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
-        check(list(pool.classify([pictures] * 2, workers=3)), wanted * 2)
-
-
+@pytest.mark.slow(reason="test_pool_classify.py has it of devices in one process")
 def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, plant: Plant) -> None:
     for kind, expected, words in (
         ("killed", DeviceError, "process of cpu was ended by SIGKILL"),
@@ -110,26 +85,7 @@ def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, pla
             assert sum(bool(share.problem) for share in pool.shares) == 1
 
 
-def test_the_only_one_that_is_left_is_killed_while_it_waits(narrow_model: Path, pictures: Path) -> None:
-    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
-        one, other = [engine.process.pid for engine in pool.engines if isinstance(engine, CardEngine)]
-        os.kill(one, signal.SIGKILL)
-        list(pool.classify([pictures]))
-        os.kill(other, signal.SIGKILL)
-        with pytest.raises(DeviceError, match="SIGKILL"):
-            list(pool.classify([pictures]))
-
-
-def test_leaving_early_ends_all_threads_and_the_pool_goes_on(narrow_model: Path, pictures: Path, wanted: Any) -> None:
-    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
-        for _ in range(3):
-            answers = pool.classify([pictures] * 10)
-            next(answers)
-            answers.close()  # type: ignore[attr-defined]
-        check(list(pool.classify([pictures])), wanted)
-        assert not any(share.problem for share in pool.shares)
-
-
+@pytest.mark.slow(reason="a pool with a stopped process is closed in make test")
 def test_a_process_that_does_not_stop_is_ended(
     narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +100,7 @@ def test_a_process_that_does_not_stop_is_ended(
         assert time.monotonic() - started < 10
 
 
+@pytest.mark.slow(reason="tests/runtime/answers has it of one device")
 def test_devices_that_decode(narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in, whose pictures differ a little; what it refuses, the process's CPU decodes."""
     monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
@@ -157,6 +114,7 @@ def test_devices_that_decode(narrow_model: Path, pictures: Path, plant: Plant, m
         assert not all(np.array_equal(a.scores, b.scores) for a, b in zip(found, by_cpu, strict=True) if not a.error)
 
 
+@pytest.mark.slow(reason="one that fails loses no row in make test")
 def test_a_device_that_decodes_and_fails(
     narrow_model: Path, pictures: Path, wanted: Any, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.later import later
 from tests.support.narrow_vgg import images
 from tests.support.ray_here import ROOT
 from vgg16gpu import EnginePool
@@ -78,20 +79,31 @@ def test_several_cards_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_pool_is_closed_in_any_state_of_its_processes(model: Path, plant: Plant) -> None:
-    for state in (None, signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM):
-        pool = EnginePool(model, devices="cpu:2", batch=2)
-        for pid in pids(pool)[: 1 if state else 0]:
-            assert state is not None
-            os.kill(pid, state)
-        left = pids(pool)
-        pool.close()
-        pool.close()
-        assert not any(map(is_there, left))
-        with pytest.raises(InputError, match="the pool is closed"):
-            pool.run(images(1))
+@pytest.mark.parametrize(
+    "state",
+    [
+        signal.SIGSTOP,
+        *later("one that stands still ends hardest", None, signal.SIGKILL, signal.SIGTERM),
+    ],
+)
+def test_a_pool_is_closed_in_any_state_of_its_processes(model: Path, state: signal.Signals | None) -> None:
+    pool = EnginePool(model, devices="cpu:2", batch=2)
+    for pid in pids(pool)[: 1 if state else 0]:
+        assert state is not None
+        os.kill(pid, state)
+    left = pids(pool)
+    pool.close()
+    pool.close()
+    assert not any(map(is_there, left))
+    with pytest.raises(InputError, match="the pool is closed"):
+        pool.run(images(1))
+
+
+@pytest.mark.slow(reason="a pool with a stopped process is closed in make test")
+@pytest.mark.usefixtures("nothing_left")
+def test_a_pool_is_closed_under_a_batch_that_never_ends(model: Path, plant: Plant) -> None:
     plant("stopped", 1)
-    with EnginePool(model, devices="cpu:2", batch=2) as pool:  # with a batch under way that never ends
+    with EnginePool(model, devices="cpu:2", batch=2) as pool:
         failures: list[Exception] = []
 
         def run() -> None:
@@ -128,6 +140,7 @@ def test_where_no_process_can_be_started(model: Path, monkeypatch: pytest.Monkey
         EnginePool(model, devices="cpu:2")
 
 
+@pytest.mark.slow(reason="a process that is killed costs the same")
 @pytest.mark.usefixtures("nothing_left")
 def test_a_message_that_cannot_be_read_costs_its_process_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where this process has no number left for a descriptor."""

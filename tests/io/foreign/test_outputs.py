@@ -118,14 +118,6 @@ def test_one_run_at_a_time(tmp_path: Path, kind: str, link: bool) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_run_that_is_refused_gives_its_right_back(tmp_path: Path) -> None:
-    run(tmp_path / "a.csv", 20, stop=5)
-    for _ in range(2):
-        with pytest.raises(InputError, match="of another run"):
-            open_results(tmp_path / "a.csv", columns_of(), record_of(20, model="other"), resume=True)
-    assert not list(tmp_path.glob(".*"))
-
-
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.io.results.runs import EVERY_KIND, LABELS, WITH_RESUME, answers_of, columns_of, record_of, run, write
+from tests.io.results.runs import EVERY_KIND, WITH_RESUME, answers_of, columns_of, record_of, run, write
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.results import (
     KINDS,
@@ -51,13 +51,6 @@ def test_standard_output(capfdbinary):
         check_output(Path("a.csv"), form="csv")
     run(Path("-"), 3)
     assert capfdbinary.readouterr().out.startswith(b"input,error,class_1")
-
-
-def test_standard_output_of_another_program(tmp_path, capsysbinary):
-    """An object without a descriptor, as tests put there."""
-    run(Path("-"), 9)
-    run(tmp_path / "a.csv", 9)
-    assert capsysbinary.readouterr().out == (tmp_path / "a.csv").read_bytes()
 
 
 def test_no_standard_output(monkeypatch):
@@ -105,19 +98,6 @@ def test_nothing_is_written_before_the_first_row(tmp_path, kind):
     assert path.read_text() == "older"
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_an_older_file_is_replaced_with_the_first_row(tmp_path, kind):
-    path = tmp_path / f"a.{kind}"
-    run(path, 3)
-    older = path.open("rb")
-    with older, open_results(path, columns_of(), record_of(40, model="new")) as results:
-        write(results, 0, 1)
-        assert b"photos" not in path.read_bytes()
-        assert '"new"' in record_path(path).read_text()
-        assert older.read().count(b"\n") >= 3  # whoever reads it still has all of it
-    assert len(read_scores(path)[1]) == 1
-
-
 @pytest.mark.parametrize("kind", WITH_RESUME)
 def test_a_link_stays_and_its_file_and_record_are_elsewhere(tmp_path, kind):
     (tmp_path / "there").mkdir()
@@ -127,18 +107,6 @@ def test_a_link_stays_and_its_file_and_record_are_elsewhere(tmp_path, kind):
     assert run(link, 20, resume=True) == 10
     assert link.is_symlink()
     assert sorted(file.name for file in (tmp_path / "there").iterdir()) == [f"a.{kind}", f"a.{kind}.run.json"]
-
-
-def test_columns_that_do_not_go_together():
-    for options, reason in (
-        ({"top": 6}, "6 ranks of scores of shape"),
-        ({"top": 1, "shape": (2, 3)}, "1 ranks of scores of shape"),
-        ({"labels": LABELS[:3]}, "3 labels for 5 classes"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            columns_of(**options)
-    assert not columns_of(scores=False).all_scores
-    assert columns_of(top=0, scores=False).all_scores
 
 
 @pytest.mark.parametrize(

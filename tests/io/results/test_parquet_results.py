@@ -1,6 +1,5 @@
 """parquet_results.py, arrow_form.py: the file, the stream beside it, and a process without pyarrow."""
 
-import json
 import os
 import resource
 import sys
@@ -72,18 +71,6 @@ def test_a_table(path, scores, labels):
             np.testing.assert_array_equal(np.float32(row["scores"]), whole.scores[i])
 
 
-def test_the_schema_has_the_record(path):
-    run(path, ROWS)
-    written = json.loads(pq.read_schema(path).metadata[b"vgg16gpu.run"])
-    assert written == json.loads(record_path(path).read_bytes())["run"]
-    assert written["model"] == "ab" * 32
-
-
-def test_bytes_that_are_no_text_are_written_as_escapes(path):
-    run(path, ROWS)
-    assert "bytes-\\xff\\x80.png" in pq.read_table(path)["input"].to_pylist()
-
-
 def test_groups_of_rows_do_not_depend_on_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_results, "_MOST_ROWS", 10)
     for block in (1, 3, 7, 10, 24):
@@ -92,15 +79,6 @@ def test_groups_of_rows_do_not_depend_on_blocks(tmp_path, monkeypatch):
     assert len(contents) == 1
     with pq.ParquetFile(tmp_path / "7.parquet") as file:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [10, 10, 4]
-
-
-def test_the_stream_is_readable_after_a_kill(path, partial):
-    killed_at(path, 12)
-    assert not path.exists()
-    with pa.ipc.open_stream(partial) as reader:
-        table = reader.read_all()
-    assert table["input"].to_pylist() == [storable(name) for name in names_of(12)]
-    assert json.loads(record_path(path).read_bytes())["finished"] is None
 
 
 def test_torn_at_every_byte_of_the_last_batches(path, partial):
@@ -134,22 +112,6 @@ def test_an_interrupted_file_goes_on_from_its_stream(path, partial):
     assert run(path, ROWS, resume=True) == 10
     assert len(pq.read_table(path)) == ROWS
     assert not partial.exists()
-
-
-def test_more_inputs_than_a_whole_file_has_are_refused_when_they_come(path):
-    record = record_of(ROWS, inputs=None, list=None)
-    run(path, 10, record=record)
-    with pytest.raises(InputError, match="has 10 rows, and"):
-        run(path, ROWS, record=record, resume=True)
-
-
-def test_an_older_file_stays_until_the_end(path):
-    run(path, 3)
-    older = path.read_bytes()
-    killed_at(path, 10)
-    assert path.read_bytes() == older
-    assert run(path, ROWS, resume=True) == 10  # from the stream, and not from the older file
-    assert len(pq.read_table(path)) == ROWS
 
 
 def test_a_file_without_its_record_tells_by_itself(path):

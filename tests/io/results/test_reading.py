@@ -56,12 +56,3 @@ def test_rows_of_different_lengths_are_refused(tmp_path):
     for kind in ("jsonl", "csv", "txt"):
         with pytest.raises(InputError, match=rf"a\.{kind}' is no file of results"):
             read_scores(tmp_path / f"a.{kind}")
-
-
-def test_numbers_that_are_none(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"input": "a", "scores": null}\n{"input": "b", "scores": [null, 1]}\n')
-    (tmp_path / "a.csv").write_text("input,error,scores_0,scores_1\na,bad,,\nb,,,1\n")
-    for kind in ("jsonl", "csv"):
-        names, scores = read_scores(tmp_path / f"a.{kind}")
-        assert names == ["a", "b"]
-        np.testing.assert_array_equal(scores, np.float32([[np.nan, np.nan], [np.nan, 1]]))

@@ -1,23 +1,13 @@
 """csv_rows.py, jsonl_rows.py, number_texts.py: the bytes of a row, and names that nobody should give to a file."""
 
-import csv
-import io
-import json
-import os
-
 import numpy as np
 import pytest
 
 from tests.io.results.runs import (
-    CLASSES,
-    HOSTILE,
-    LABELS,
     answers_of,
     columns_of,
     error_of,
     names_of,
-    run,
-    scores_of,
 )
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.results.csv_rows import CsvForm
@@ -73,56 +63,6 @@ def test_jsonl_has_these_very_bytes():
         b'{"input": "c", "error": null, "class_1": 1, "label_1": "\\u00fc", "score_1": 2, "probability_1": 1, '
         b'"scores": [null, 2]}\n',
     ]
-
-
-@pytest.mark.parametrize("labels", [LABELS, None])
-@pytest.mark.parametrize("scores", [True, False])
-def test_csv_is_read_by_others(tmp_path, scores, labels):
-    columns = columns_of(scores=scores, labels=labels)
-    run(tmp_path / "a.csv", columns=columns)
-    content = (tmp_path / "a.csv").read_bytes()
-    rows = list(csv.DictReader(io.StringIO(content.decode(errors="surrogateescape"), newline=""), strict=True))
-    assert [row["input"] for row in rows] == names_of(40)
-    assert [row["error"] for row in rows] == [error_of(i) for i in range(40)]
-    assert os.fsencode(HOSTILE[4]) in content  # the very bytes
-    whole = answers_of(0, 40)
-    for i, row in enumerate(rows):
-        texts = [row[f"{column}_{rank}"] for rank in (1, 2) for column in ("class", "label", "score", "probability")]
-        if error_of(i):
-            assert not any(texts)
-            assert not any(row.get(f"scores_{k}") for k in range(CLASSES))
-            continue
-        best = whole.best[i].tolist()
-        assert [texts[0], texts[4]] == [str(k) for k in best]
-        assert [texts[1], texts[5]] == [labels[k] if labels else "" for k in best]
-        np.testing.assert_array_equal(np.array([texts[2], texts[6]], np.float32), whole.scores[i, best])
-        np.testing.assert_allclose([float(texts[3]), float(texts[7])], whole.probabilities[i], rtol=1e-8)
-        if scores:
-            found = np.array([row[f"scores_{k}"] for k in range(CLASSES)], np.float32)
-            np.testing.assert_array_equal(found, whole.scores[i])
-    assert ("scores_0" in rows[0]) == scores
-
-
-@pytest.mark.parametrize("scores", [True, False])
-def test_jsonl_is_read_by_others(tmp_path, scores):
-    run(tmp_path / "a.jsonl", columns=columns_of(scores=scores))
-    content = (tmp_path / "a.jsonl").read_bytes()
-    assert content.isascii()
-    rows = [json.loads(line) for line in content.splitlines()]
-    assert [row["input"] for row in rows] == names_of(40)
-    assert [row["error"] for row in rows] == [error_of(i) or None for i in range(40)]
-    whole = answers_of(0, 40)
-    for i, row in enumerate(rows):
-        best = whole.best[i].tolist()
-        assert [row["class_1"], row["class_2"]] == ([None, None] if error_of(i) else best)
-        assert [row["label_1"], row["label_2"]] == ([None, None] if error_of(i) else [LABELS[k] for k in best])
-        if not error_of(i):
-            np.testing.assert_array_equal(np.float32([row["score_1"], row["score_2"]]), whole.scores[i, best])
-    keys = ["input", "error", *(f"{c}_{r}" for r in (1, 2) for c in ("class", "label", "score", "probability"))]
-    assert [*rows[0]] == keys + ["scores"] * scores
-    if scores:
-        rows = [np.full(CLASSES, np.nan) if row["scores"] is None else row["scores"] for row in rows]
-        np.testing.assert_array_equal(np.array(rows, np.float32), scores_of(0, 40))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -239,13 +239,6 @@ def test_closing_in_the_middle_ends_all_threads(folder):
         assert threading.active_count() == before
 
 
-def test_a_model_of_rows_takes_no_pictures(folder):
-    loader = Loader(list_files([folder / "00.png"]), InputSpec((5,)), ring := Ring(1000, 3), 1)
-    ((name, problem),) = collect(loader, ring)
-    assert name.endswith("00.png")
-    assert "the model takes (5,) numbers" in problem
-
-
 def test_a_file_that_has_become_shorter_is_a_row_that_says_so(tmp_path):
     """A run goes on behind five rows of a file that has three samples by now."""
     np.save(tmp_path / "a.npy", np.zeros((3, *SHAPE), np.float32))

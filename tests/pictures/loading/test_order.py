@@ -26,15 +26,6 @@ def test_values_come_out_in_order_whenever_they_come_in(seed):
     assert order.ready() == []
 
 
-def test_a_value_waits_for_all_before_it():
-    order = InOrder()
-    order.add(1, 0, "b")
-    order.end(1, 1)
-    assert order.ready() == []
-    order.end(0, 0)  # an empty file
-    assert order.ready() == ["b"]
-
-
 def test_it_begins_where_it_is_told():
     order = InOrder((2, 3))
     order.add(2, 3, "x")

@@ -93,31 +93,14 @@ def test_they_load_what_threads_load(folder, window, prompt, room_nbytes):
     assert all(child.poll() == 0 for child in loader._children)
 
 
+@pytest.mark.slow(reason="test_loader.py has it of threads")
 def test_it_begins_behind_what_is_done(folder):
     whole = collect(by_processes(folder))
     found = collect(by_processes(folder, first=(40, 0)))
     assert found == {key: value for key, value in whole.items() if key[0] >= 40}
 
 
-def test_one_thread_of_each_begins(folder):
-    loader = by_processes(folder, begins_alone=True)
-    assert collect(loader) == collect(by_processes(folder))
-    assert loader.threads in (2, 4, 6)  # of both, or all where a thread is slow
-
-
-def test_few_files_are_begun_before_the_first_is_answered(folder):
-    loader = by_processes(folder, window=20)
-    loader.start()
-    begun = 0
-    for slot in loader:
-        if slot is None:  # nothing more comes before there are answers
-            break
-        begun = max([begun, *(file for file, _ in slot.ends)])
-        loader.ring.give_back(slot)
-    assert begun == 19
-    loader.close()
-
-
+@pytest.mark.slow(reason="1,500 files; a ring that is full is in make test")
 def test_numbers_that_fill_a_small_pipe_wait_for_nobody(folder, monkeypatch):
     """As a user's pipes are small once he has many of them (pipe-user-pages-soft)."""
 
@@ -133,6 +116,7 @@ def test_numbers_that_fill_a_small_pipe_wait_for_nobody(folder, monkeypatch):
     assert len(collect(loader)) == 1500
 
 
+@pytest.mark.slow(reason="a process of its own")
 def test_descriptors_beyond_those_of_select(folder):
     program = """\
         import os, sys
@@ -166,6 +150,7 @@ def test_descriptors_beyond_those_of_select(folder):
     assert done.stdout.strip() == str(len(list_files([folder]).files)).encode(), done.stderr.decode()
 
 
+@pytest.mark.slow(reason="test_loader.py has it of threads")
 def test_whether_there_is_anything_to_compute(folder, tmp_path):
     for i in range(20):
         (tmp_path / f"{i:02}.jpg").write_text("none")
