@@ -82,6 +82,7 @@ def test_tensor_cores_by_data_sheet() -> None:
     assert tensor_flops(DeviceFacts("cpu", "a CPU", 2, (0, 0), 1, 1, 1)) == {}
 
 
+@pytest.mark.slow(reason="test_the_json_is_complete runs the command")
 def test_layers_and_ceilings_of_a_real_engine(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(model, device="cpu") as engine:
         allocations = engine.device.counters.allocations

@@ -87,6 +87,7 @@ def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_pa
     assert report["inputs"][4]["name"] == "standard input[4]"
 
 
+@pytest.mark.first_case(reason="the engine's tests have each precision")
 @pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.02), ("int8", 0.2)])
 def test_precision_and_kernels(precision, bound, tmp_path):
     options = (digit_sample(), "--model", "digits", "--output")

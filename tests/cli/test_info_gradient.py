@@ -11,6 +11,7 @@ from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
 
 
+@pytest.mark.first_case(reason="runtime/plans/test_memory_of_gradients.py has the memory")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_what_a_gradient_takes_is_what_an_engine_takes_for_it(precision):
     asked = ("--device", "cpu", "--batch", 3, "--precision", precision)

@@ -63,6 +63,7 @@ def net(tmp_path: Path) -> Path:
 measures = pytest.mark.slow(reason="measures for seconds; the other commands open their model the same way")
 
 
+@pytest.mark.first_case(reason="the commands that measure run nightly")
 @pytest.mark.parametrize(
     "command",
     [

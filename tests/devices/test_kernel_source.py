@@ -16,6 +16,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "site" / "vgg16gpu"
     package.mkdir(parents=True)
     monkeypatch.setattr(kernel_source, "__file__", str(package / "devices" / "kernel_source.py"))
+    monkeypatch.setattr(kernel_source, "_added", [])
     return package
 
 
@@ -29,7 +30,7 @@ def put_kernels(folder: Path) -> Path:
 def test_the_checkout_has_sources_and_headers() -> None:
     folder = kernel_source.kernel_dir()
     assert folder.name == "kernels"
-    names = {str(path.relative_to(folder)) for path in kernel_source.headers()}
+    names = {str(path.relative_to(folder)) for path in kernel_source.headers("conv_mma.cu")}
     assert names >= {
         "include/common.cuh",
         "include/cpu_shim.h",
@@ -37,7 +38,7 @@ def test_the_checkout_has_sources_and_headers() -> None:
         "cpu/intrinsics.h",
         "cpu/stack_switch.h",
     }
-    ordered = [kernel_source.source_name(path) for path in kernel_source.headers()]
+    ordered = [kernel_source.source_name(path) for path in kernel_source.headers("conv_mma.cu")]
     assert ordered == sorted(ordered, key=Path)
     assert kernel_source.read_source("common.cuh") == (folder / "include" / "common.cuh").read_text()
 
@@ -72,6 +73,19 @@ def test_folders_sort_sources_and_names_stay(installed: Path) -> None:
     assert kernel_source.own_sources() == (folder / "conv" / "conv.cu", folder / "scale.cu")
     with pytest.raises(KernelError, match=r"'tiny\.cu' not found in .*; there are: conv\.cu, scale\.cu"):
         kernel_source.source_path("tiny.cu")
+
+
+def test_other_packages_add_theirs(installed: Path, tmp_path: Path) -> None:
+    put_kernels(installed / "kernels")
+    for name in ("lab/direct/rows.cu", "lab/rows.cuh"):
+        (tmp_path / "more" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "more" / name).write_text(f"// {name}\n")
+    kernel_source.add_kernel_dir(tmp_path / "more")
+    assert kernel_source.read_source("lab/rows.cu") == "// lab/direct/rows.cu\n"
+    assert [path.name for path in kernel_source.headers("scale.cu")] == ["common.cuh"]
+    assert [path.name for path in kernel_source.headers("lab/rows.cu")] == ["common.cuh", "rows.cuh"]
+    assert [path.name for path in kernel_source.own_sources()] == ["scale.cu"]
+    assert kernel_source.include_dirs()[-1] == tmp_path / "more"
 
 
 def test_missing_sources_are_named(installed: Path) -> None:

@@ -239,6 +239,7 @@ def inputs(element: str) -> Any:
     return normal(seeded("inputs"), 2, 3, 18, 22, scale=2.0)
 
 
+@pytest.mark.first_case(reason="each kernel has its limits in test_hopper and test_general")
 @pytest.mark.parametrize("element", ["float32", "uint8"])
 @pytest.mark.parametrize(("precision", "kernels"), [("fp32", "ffma"), ("fp16", "mma"), ("bf16", "mma")])
 def test_an_input_is_clipped_as_it_is_taken_in(device: Device, precision: str, kernels: str, element: str) -> None:

@@ -172,6 +172,7 @@ def test_small_convolutions(device: CpuDevice, case: Case) -> None:
     check_conv(device, case)
 
 
+@pytest.mark.first_case(reason="test_conv_mma.py has tiles")
 @pytest.mark.parametrize("tile", CONV_TILES, ids=tile_id)
 @pytest.mark.parametrize("case", ids([SHAPES[3], replace(SHAPES[11], element=Element.S8)]))
 def test_every_tile_gives_the_same_bits(device: CpuDevice, case: Case, tile: MmaTile) -> None:
@@ -281,6 +282,7 @@ def check_gemm(device: CpuDevice, case: Case, tile: MmaTile) -> Array:
     return out
 
 
+@pytest.mark.first_case(reason="test_gemm_mma.py has tiles")
 @pytest.mark.parametrize("tile", [*GEMM_TILES, LARGE_48K], ids=tile_id)
 def test_every_gemm_tile_gives_the_same_bits(device: CpuDevice, tile: MmaTile) -> None:
     case = gemm_case(19, 1500, 130, Element.F16, Element.F16)

@@ -90,6 +90,7 @@ def test_own_kernels_beside_all_others(lab):
     assert [row["variant"] for row in found["rows"]] == [*(variant.name for variant in variants()), "cudnn", "mine"]
 
 
+@pytest.mark.slow(reason="measure/ has the broken device")
 def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch):
     def breaks(rig, name, *_):
         rig.broken = f"{name} broke the device"

@@ -79,6 +79,7 @@ def _parameter(mutant: Mutant) -> Any:
     return pytest.param(mutant, id=f"{mutant.file}: {mutant.name}", marks=marks)
 
 
+@pytest.mark.first_case(reason="all mutants run nightly; one shows that a mutant dies")
 @pytest.mark.parametrize("mutant", [*map(_parameter, MUTANTS)])
 @pytest.mark.every_case
 def test_mutant_is_caught(device_with: Callable[[Mutant | None, str], CpuDevice], mutant: Mutant) -> None:
@@ -89,6 +90,7 @@ def test_mutant_is_caught(device_with: Callable[[Mutant | None, str], CpuDevice]
     device.close()
 
 
+@pytest.mark.first_case(reason="the checks are the kernels' own tests, which run")
 def test_the_first_check_of_each_file_passes_without_a_mutation(
     device_with: Callable[[Mutant | None, str], CpuDevice],
 ) -> None:

@@ -83,6 +83,7 @@ def test_bytes_are_normalised_on_the_device(device: Device, model: Path) -> None
 # ---- The same bits
 
 
+@pytest.mark.first_case(reason="the kernels' tests have the place of an image")
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_same_bits_at_one_batch_size(device: Device, model: Path, precision: str) -> None:
     """On the kernels that the planner takes. Other sizes may round otherwise, each within the precision's tolerance."""

@@ -44,9 +44,15 @@ def python_under(sanitizer: Path, tool: str) -> list[str]:
 
 def kernel_tests() -> list[str]:
     """The test files of the kernels. Collecting the others would import much that is slow under a sanitizer."""
-    names = {f"test_{path.stem}.py" for path in (ROOT / "kernels").rglob("*.cu")}
-    files = [path for name in {*names, *OF_SEVERAL_KERNELS} for path in (ROOT / "tests").rglob(name)]
-    return sorted(map(str, files))
+    kernels = (path for folder in ("kernels", "lab/kernels") for path in (ROOT / folder).rglob("*.cu"))
+    names = {*OF_SEVERAL_KERNELS, *(f"test_{path.stem}.py" for path in kernels)}
+    found = (path for path in (ROOT / "tests").rglob("test_*.py") if path.name in names or _is_of_the_lab(path))
+    return sorted(map(str, found))
+
+
+def _is_of_the_lab(path: Path) -> bool:
+    """Whether a file tests kernels of the lab, several in one file."""
+    return path.is_relative_to(ROOT / "tests" / "lab") and "mark.sanitize" in path.read_text()
 
 
 def record_of(tool: str, pattern: Path) -> Path:

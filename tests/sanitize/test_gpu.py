@@ -66,4 +66,4 @@ def test_a_finding_of_either_tool_fails(toolkit, capsys, tool):
 
 def test_kernels_of_the_lab_are_among_them():
     files = {Path(file).name for file in sanitize_gpu.kernel_tests()}
-    assert {"test_pool.py", "test_winograd.py", *sanitize_gpu.OF_SEVERAL_KERNELS} <= files
+    assert {"test_pool.py", "test_products.py", "test_winograd.py", *sanitize_gpu.OF_SEVERAL_KERNELS} <= files

@@ -203,6 +203,7 @@ def test_sigterm_ends_what_is_under_way(digits):
         assert server.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow(reason="it waits for deadlines; test_heads.py and test_starting.py have tokens")
 def test_slow_bodies_and_tokens_and_the_access_log(tmp_path, digits):
     tokens, log = tmp_path / "tokens", tmp_path / "log"
     tokens.write_text("first\nsecond\n")

@@ -10,7 +10,7 @@ import pytest
 
 from vgg16gpu.devices.platforms import usable_cores
 
-MOST: Final = 8  # each has memory of its own, on the GPU too
+MOST: Final = 16  # each has memory of its own, on the GPU too
 _THREADS: Final = ("VGG16GPU_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 

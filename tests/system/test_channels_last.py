@@ -278,6 +278,7 @@ def test_info_names_the_layout(path: Path) -> None:
     assert f"Input: input 1x{HEIGHT}x{WIDTH}x3 NHWC (declared ?x{HEIGHT}x{WIDTH}x3)" in text
 
 
+@pytest.mark.slow(reason="tests/bench has the command")
 @pytest.mark.usefixtures("measured_ceilings")
 def test_bench_and_its_cold_start(path: Path) -> None:
     found = report("bench", path, "--repeats", 1, "--seconds", 0.01, "--against", "onnxruntime")

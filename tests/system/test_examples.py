@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.support.torch_here import torch_module
@@ -70,6 +71,7 @@ def test_stream(tmp_path):
     assert float(found[1]) >= 98
 
 
+@pytest.mark.slow(reason="cli/test_calibrate.py has the command")
 def test_int8(tmp_path):
     *steps, exact, rounded = run("int8.py", tmp_path).splitlines()
     assert len(steps) == 8  # what the six convolutions and two matrices read
@@ -78,6 +80,7 @@ def test_int8(tmp_path):
     assert min(share(exact), share(rounded)) >= 97
 
 
+@pytest.mark.slow(reason="tests/lab/test_lab_cli.py runs kernels of one's own")
 def test_own_kernel(tmp_path):
     (row,) = [line for line in run("own_kernel.py", tmp_path, "own").splitlines() if "│ mine " in line]
     assert "WRONG" not in row

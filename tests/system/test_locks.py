@@ -26,11 +26,12 @@ from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.slots import Ring, ordinary
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "vgg16gpu"
+PACKAGES = ("vgg16gpu", "serving/vgg16gpu_serving", "lab/vgg16gpu_lab")
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 EVENTS = {  # set by a thread that nobody strikes, or waited for by one that nobody joins for ever
-    "bench/measure/readings.py",
-    "cluster/cards/slots.py",
-    "devices/cuda/install/build.py",
+    "vgg16gpu/bench/measure/readings.py",
+    "vgg16gpu/cluster/cards/slots.py",
+    "vgg16gpu/devices/cuda/install/build.py",
 }
 TRIALS = 40  # with `with` on the condition the lock stayed taken in more than half of them
 
@@ -57,9 +58,7 @@ def names_of_conditions(tree: ast.AST) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in sorted(PACKAGE.rglob("*.py")) if "Condition(" in path.read_text()], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", [path for path in SOURCES if "Condition(" in path.read_text()], ids=lambda p: p.stem)
 def test_with_takes_the_lock_of_a_condition_and_not_the_condition(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert all(call.args for call in conditions(tree))
@@ -69,7 +68,7 @@ def test_with_takes_the_lock_of_a_condition_and_not_the_condition(path: Path) ->
 
 
 def test_no_queue_and_no_event_takes_its_lock_in_python_code_where_ctrl_c_ends_the_work() -> None:
-    trees = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in SOURCES}
     imported = {
         name.name
         for tree in trees.values()

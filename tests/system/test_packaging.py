@@ -144,6 +144,7 @@ def test_metadata(wheel):
     assert {name.split(">")[0] for name in needed} == {"numpy", "onnx", "click", "rich", "pillow"}
 
 
+@pytest.mark.slow(reason="`.ci/run` builds and installs the wheels, and `make lint` has the contracts")
 def test_source_archive_holds_what_tests_and_builds_need(sdist, wheel):
     folder = sdist.parent / "unpacked"
     with tarfile.open(sdist) as archive:
@@ -210,6 +211,7 @@ def test_a_command_whose_package_is_broken_is_one_line(installed, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
+@pytest.mark.slow(reason="`.ci/run` climbs the ladder from installed wheels")
 def test_installed_copy_has_the_exercises(all_installed, tmp_path):
     command = ["-m", "vgg16gpu", "lab", "exercise"]
     started = run_installed(all_installed, *command, "start", "coalesce", "--dir", str(tmp_path))
@@ -253,6 +255,7 @@ def test_installed_copy_tells_its_version(installed):
         beside.unlink()
 
 
+@pytest.mark.slow(reason="`.ci/run` builds and installs the wheels, and `make lint` has the contracts")
 def test_installed_copy_classifies_a_digit(installed, tmp_path):
     image = installed / "vgg16gpu" / "data" / "digit_sample.png"
     command = ["-m", "vgg16gpu", "infer", "--model", "digits", "--device", "cpu", "--json", str(image)]
@@ -273,11 +276,13 @@ def lint_imports(folder):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow(reason="`.ci/run` builds and installs the wheels, and `make lint` has the contracts")
 def test_the_rooms_are_apart():
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow(reason="`make lint` has the contracts")
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [

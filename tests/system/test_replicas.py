@@ -85,6 +85,7 @@ def test_accepted(tmp_path: Path, name: str) -> None:
             assert relative(got, expected) <= SCORE_TOLERANCE
 
 
+@pytest.mark.first_case(reason="compiler/quantization has each form; one file shows the whole")
 @pytest.mark.parametrize("name", QUANTISED)
 def test_a_quantised_file_runs_on_its_own_scales(tmp_path: Path, name: str) -> None:
     """In int8 as near to what the file says without rounding as onnxruntime is, and rounded indeed."""

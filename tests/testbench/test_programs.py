@@ -28,6 +28,7 @@ def pictures(tmp_path_factory):
     return small_photos(tmp_path_factory.mktemp("pipeline") / "pictures", COUNT)
 
 
+@pytest.mark.slow(reason="of a measure that authors run")
 def test_a_folder_to_rows_and_each_stage_alone(pictures, tmp_path):
     path = tmp_path / "pipeline-made.json"
     words = ("digits", "--device", "cpu", "--pictures", pictures, "--repeats", 1, "--seconds", 0.01, "--batch", 4)

@@ -41,6 +41,7 @@ def test_every_block_of_a_run_says_when_it_began_and_ended(device):
     assert ends == sorted(ends)
 
 
+@pytest.mark.slow(reason="test_the_command runs them")
 def test_instrumented_kernels_compute_the_same_bits(device):
     x = np.random.default_rng(3).standard_normal((3, 1, 32, 32)).astype(np.float32)
     with Engine(digits_model(), device=device.facts.kind, batch=3) as engine:

@@ -31,6 +31,7 @@ def test_machines_that_are_welcome(machine):
     bootstrap.check_machine("Linux", machine, (3, 11, 0))
 
 
+@pytest.mark.slow(reason="a newcomer's first command, which `.ci/run` runs")
 def test_compiler(tmp_path):
     with pytest.raises(bootstrap.SetupError, match=r"No C\+\+ compiler.*apt install g\+\+"):
         bootstrap.check_compiler("", str(tmp_path))

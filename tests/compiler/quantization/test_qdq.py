@@ -277,6 +277,7 @@ def run(path: Path, x: Any, precision: str) -> Any:
         return engine.run(x)
 
 
+@pytest.mark.first_case(reason="the kernels' own tests have int8 sums")
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
     path, x = network(relu=relu).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
@@ -310,6 +311,7 @@ FORMS: dict[str, tuple[type[Any], tuple[int, int], tuple[int, int]]] = {  # acti
 }
 
 
+@pytest.mark.first_case(reason="one net shows it")
 @pytest.mark.parametrize("form", FORMS)
 def test_clips_between_rounding_run_on_integers(tmp_path: Path, form: str) -> None:
     """Compare bits of int8 with the integers of a file whose weights and activations are as Brevitas exports them."""

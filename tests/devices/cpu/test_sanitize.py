@@ -62,6 +62,7 @@ def line_of(kernel: str) -> int:
 more = pytest.mark.slow(reason="takes two seconds; a fault of each sanitizer stands for it")
 
 
+@pytest.mark.first_case(reason="`make sanitize`'s own faults run nightly")
 @pytest.mark.parametrize(
     ("sanitizer", "kernel", "message"),
     [

@@ -67,6 +67,7 @@ def needs_the_sanitizer():
         pytest.skip(str(error))
 
 
+@pytest.mark.first_case(reason="all wrong kernels run nightly")
 @pytest.mark.parametrize(("name", "quick"), CASES)
 def test_a_broken_kernel_is_refused_and_named(lab, tmp_path, name, quick):
     broken = BROKEN[name]

@@ -242,6 +242,7 @@ def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch,
     assert network_causes.unlike_published(setting).endswith("shared memory as large as needed, not [512][3][3]")
 
 
+@pytest.mark.slow(reason="test_lab_cli.py runs an experiment")
 def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
     small_vgg(monkeypatch)
     monkeypatch.setattr(s5, "SIZES", (64,))

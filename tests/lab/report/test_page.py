@@ -27,6 +27,7 @@ def empty(tmp_path_factory):
         return Page(page(find_results([tmp_path_factory.mktemp("empty")])))
 
 
+@pytest.mark.slow(reason="of the page's form; the browser shows it nightly")
 def test_tags_are_balanced(parsed, empty):
     assert parsed.faults == []
     assert empty.faults == []

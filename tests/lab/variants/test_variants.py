@@ -98,6 +98,7 @@ def test_nothing_beside_the_arrays_is_touched(device: Device, variant: Variant, 
             assert trial.trespass() == ""
 
 
+@pytest.mark.slow(reason="`make sanitize` runs them in other orders")
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_threads_may_run_in_reverse_order(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, where a missing barrier shows then."""

@@ -58,6 +58,7 @@ def second_passes(engine: Any) -> int:
     return engine._losses._programs.second_passes
 
 
+@pytest.mark.slow(reason="plans/test_gradients_in_pairs.py has the arithmetic, test_loss.py the waits")
 def test_the_same_bits_from_the_host_and_with_or_without_a_wait(device: Device, path: Path) -> None:
     with opened(path, device, "wgmma") as engine:
         x, y = images(3, SIZE), -images(3, SIZE)

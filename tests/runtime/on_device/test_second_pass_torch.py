@@ -138,6 +138,7 @@ def test_a_graph_that_torch_captures(torch: Any, wide: Path, warms_up: str) -> N
             assert all(torch.equal(y, 2 * right) for y, right in zip(doubled, expected, strict=True))
 
 
+@pytest.mark.alone(reason="torch's allocator hands blocks out in an order that other tests of a process change")
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("count", [1, 4])
 def test_features_wait_for_nothing_and_bind_nothing(

@@ -41,6 +41,7 @@ def scales(whole: Model) -> Any:
         return calibrate(engine, [NamedInput("", x) for x in images(2, (48, 48))]).scales
 
 
+@pytest.mark.first_case(reason="each kernel has its sizes; one net shows that plans are chosen by them")
 @pytest.mark.parametrize(
     ("precision", "kernels"), [("fp32", "auto"), ("fp16", "mma"), ("bf16", "mma"), ("fp16", "auto"), ("int8", "auto")]
 )

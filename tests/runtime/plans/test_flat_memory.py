@@ -107,6 +107,7 @@ def test_ten_thousand_calls(work: Work) -> None:
     check(work, 10_000, host=16 * MEGABYTE, card=16 * MEGABYTE)
 
 
+@pytest.mark.slow(reason="of the measure behind tests that are slow")
 def test_what_is_lost_would_be_seen(whole: Model) -> None:
     """A hundred thousand bytes a call; in ten thousand calls the bound is 2,500."""
     work = Work(whole, "cpu", leak=100_000)
