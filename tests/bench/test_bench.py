@@ -103,6 +103,7 @@ def test_layers_and_ceilings_of_a_real_engine(model: Path, monkeypatch: pytest.M
         assert all(layer.median_s > 0 and layer.samples >= 3 and layer.percent > 0 for layer in layers)
 
 
+@pytest.mark.slow(reason="test_the_json_is_complete runs the command")
 def test_our_contender_measures_with_each_method(model: Path) -> None:
     with Engine(model, device="cpu", batch=2) as engine:
         ours = EngineContender(engine, session.sample_inputs((3, 32, 32))[:2], "fp32")

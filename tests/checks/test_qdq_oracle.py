@@ -241,6 +241,7 @@ def test_random_graphs_lose_little_in_both(drawn, seed):
         assert np.abs(scores - first).max() <= 0.05 * depth * np.abs(first).max() + 0.05
 
 
+@pytest.mark.slow(reason="system/test_quantised_files.py has whole nets")
 def test_the_digits_net_keeps_its_answers_with_the_scales_that_ship():
     graph = Model(digits_model()).graph()
     scales = read_scales(digits_model(), graph)

@@ -141,6 +141,7 @@ def test_nothing_is_written_where_nobody_needs_it(device: Device, tmp_path: Path
         assert all((y.view(np.uint8) == ROOM).all() for y in made.outputs())
 
 
+@pytest.mark.first_case(reason="runtime/on_device/test_second_pass.py has the runs of an engine")
 @both
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
 def test_images_that_need_it_have_the_bits_of_an_ordinary_run(

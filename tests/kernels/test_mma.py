@@ -161,6 +161,7 @@ def test_convolutions(device: CpuDevice, case: Case) -> None:
     check_conv(device, case)
 
 
+@pytest.mark.first_case(reason="test_conv_mma.py has elements")
 @pytest.mark.parametrize("case", ids(ELEMENTS))
 def test_elements_of_convolutions(device: CpuDevice, case: Case) -> None:
     check_conv(device, case)
@@ -179,6 +180,7 @@ def test_every_tile_gives_the_same_bits(device: CpuDevice, case: Case, tile: Mma
     np.testing.assert_array_equal(check_conv(device, case, tile), run_conv(device, make(case), mma_geometry.SMALL)[0])
 
 
+@pytest.mark.first_case(reason="test_conv_mma.py and test_gemm_mma.py have shapes")
 @pytest.mark.parametrize("pool", [False, True])
 def test_an_image_has_the_same_bits_in_any_batch_and_position(device: CpuDevice, pool: bool) -> None:
     problem = make(Case((4, 64, 6, 6), 64, pool=pool))

@@ -74,10 +74,10 @@ def representatives(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 def _representatives(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
     cases = [case for case in cases if not case.get_closest_marker("slow")]
-    if any(case.get_closest_marker("every_case") for case in cases):
-        return cases
     if any(case.get_closest_marker("first_case") for case in cases):
         return cases[:1]
+    if any(case.get_closest_marker("every_case") for case in cases):
+        return cases
     values = [_values(case) for case in cases]
     return [cases[place] for place in covering(values)]
 

@@ -73,6 +73,7 @@ def test_fp32_means_the_file(tmp_path: Path, activation: str, options: str) -> N
     assert score_error(run(path, x, "fp32"), before).mean() < 0.06
 
 
+@pytest.mark.first_case(reason="compiler/quantization/test_qdq.py has each form")
 @pytest.mark.parametrize("options", ["defaults", "symmetric"])
 @pytest.mark.parametrize("activation", ["relu6", "hardtanh", "lopsided"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -188,6 +189,7 @@ FORMS: Final[dict[str, tuple[tuple[int, ...], Callable[[Model], None]]]] = {
 }
 
 
+@pytest.mark.first_case(reason="compiler/quantization/test_qdq.py has each form")
 @pytest.mark.parametrize("form", FORMS)
 def test_other_forms(tmp_path: Path, form: str) -> None:
     shape, make = FORMS[form]

@@ -190,6 +190,7 @@ def test_operands_of_both_elements(
     np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
 
 
+@pytest.mark.first_case(reason="runtime/plans/test_gradients_in_pairs.py has factors")
 @pytest.mark.parametrize("pools", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(

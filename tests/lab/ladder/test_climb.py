@@ -90,6 +90,7 @@ def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
     assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("AT", "measured")
 
 
+@pytest.mark.slow(reason="ladder/test_cli.py climbs every rung")
 @pytest.mark.sanitize
 def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> None:
     model = Model(("n", 2, 7, 9))

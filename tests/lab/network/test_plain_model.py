@@ -117,6 +117,7 @@ def refused(result):
     return result.stderr
 
 
+@pytest.mark.slow(reason="test_lab_cli.py runs an experiment")
 def test_every_version_on_a_model_and_inputs_of_ones_own(lab, inputs, tmp_path):
     keras().save(tmp_path / "mine.onnx")
     result = lab("S5", "--model", "mine.onnx", "--inputs", inputs)

@@ -38,6 +38,7 @@ def test_tags_are_balanced(parsed, empty):
     assert not Page("<p><b></b></p>").faults
 
 
+@pytest.mark.slow(reason="of the page's form; the browser shows it nightly")
 def test_every_link_leads_to_one_place_on_the_page(parsed):
     sections = [attributes["id"] for tag, attributes in parsed.elements if tag == "section"]
     links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]

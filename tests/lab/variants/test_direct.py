@@ -21,6 +21,7 @@ GROUPS = pytest.mark.parametrize("name", ["several-outputs", "several-channels"]
 TILED = pytest.mark.parametrize("name", ["tiled-shared", "tiled-constant"])
 
 
+@pytest.mark.first_case(reason="each variant has its float64 test")
 def test_every_mapping_computes_the_same_bits(device: Device) -> None:
     """Threads differ, not the order of the sums; weights lie in global or in constant memory."""
     names = ("direct-published", "direct-rows", "direct-planes", "several-outputs", "several-channels")
@@ -93,6 +94,7 @@ def test_a_tile_that_is_too_large_is_refused(device: Device) -> None:
                 Trial(device, DIRECT[name], problem, {"tile": 32})
 
 
+@pytest.mark.first_case(reason="each variant has its float64 test")
 @CONSTANT
 def test_constant_memory(device: Device, name: str) -> None:
     """As many weights as fit, 64 KiB, copied before the launch: no thread gets their address. One more is refused."""
