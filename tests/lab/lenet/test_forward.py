@@ -47,7 +47,6 @@ def versions_of(device, net, batch):
             yield name, version
 
 
-@pytest.mark.first_case(reason="variants have their own tests")
 def test_every_version_is_right_within_the_net_and_adds_the_bias(device, net, x):
     """Also in a last batch that is not full, and in both layers in turns; the bias within the kernel or on the host."""
     maps, expected_scores = activations(net, x[:8]), net.expected(x)

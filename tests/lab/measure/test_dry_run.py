@@ -81,7 +81,6 @@ def test_a_right_kernel_passes_whatever_it_prints(dry_run, caplog):
     assert caplog.messages == [] or "stays unseen" in caplog.text
 
 
-@pytest.mark.slow(reason="test_lab_cli.py has a kernel that crashes")
 def test_a_crash_ends_one_setting_and_no_other(dry_run):
     line = "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;"
     found = dry_run([(ASKED, {"block": block}) for block in (16, 8)], (LAST, f"  {line}\n{LAST}"))
