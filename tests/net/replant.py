@@ -197,7 +197,7 @@ def _run(copy: Path, tests: Sequence[str], *options: str, seconds: int = _SECOND
             stdout=said,
             stderr=subprocess.STDOUT,
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (copy, copy / "serving", copy / "lab")))},
             start_new_session=True,
         )
         try:
