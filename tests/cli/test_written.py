@@ -143,7 +143,6 @@ CASES = [  # the words of a command, an option that writes, what it reads: the o
     (("bench", "m.onnx"), "--output", "m.onnx"),
     (("bench", "m.onnx"), "--plot", "m.onnx.int8.json"),
     (("bench", "m.onnx", "--compare", "bench.json"), "--output", "bench.json"),
-    (("bench", "--server", "http://localhost:1", "--token-file", "token"), "--output", "token"),
     (("bench",), "--output", "models/vgg16.onnx"),
     (("tune", "m.onnx"), "--output", "m.onnx"),
     (("tune", "--model", "m.onnx"), "--table", "m.onnx.int8.json"),
