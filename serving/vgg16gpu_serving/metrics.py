@@ -1,4 +1,4 @@
-"""What /metrics tells: of all processes together, by files that prometheus_client shares."""
+"""Collect what /metrics tells of all processes together, by files that prometheus_client shares."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Cores:
 
     @property
     def of_clients(self) -> tuple[str, str]:
-        """As `testbench.server` takes them."""
+        """Return the option by which `testbench.server` takes the cores of clients."""
         return "--client-cores", ",".join(map(str, self.clients))
 
 

@@ -1,4 +1,4 @@
-"""The road from a folder of pictures to rows of a CSV: all of it, and each stage alone.
+"""Measure the road from a folder of pictures to rows of a CSV: all of it, and each stage alone.
 
 python -m testbench.pipeline MODEL --pictures DIR                     infer DIR --output rows.csv, and its stages
 python -m testbench.pipeline MODEL --pictures DIR --devices cuda:0,1  one device, and several that share the work
@@ -7,7 +7,7 @@ python -m testbench.pipeline MODEL --pictures DIR --devices cuda:0,1  one device
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Options:
     as_json: bool
 
     def wanted(self) -> Wanted:
-        """What to measure."""
+        """Return what to measure."""
         return Wanted(
             self.pictures,
             Model(find_model(self.model)),
@@ -138,15 +138,15 @@ def _measure_devices(options: Options) -> int:
         options.repeats,
         options.seconds,
     )
-    names = resolve_devices(options.devices)
-    result = {**measure_several(asked, progress(options)), "pictures": _pictures(wanted, names, options)}
+    names, say = resolve_devices(options.devices), progress(options)
+    result = {**measure_several(asked, say), "pictures": _pictures(wanted, names, say)}
     for failure in result["failures"]:
         tell(failure)
     deliver(result, options, print_several)
     return EXIT_CHECK_FAILED if result["failures"] else 0
 
 
-def _pictures(wanted: Wanted, names: Sequence[str], options: Options) -> list[dict[str, Any]]:
+def _pictures(wanted: Wanted, names: Sequence[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return whole runs of `infer` on the folder, on one of the devices and on all."""
     work = Work.of(replace(wanted, device=names[0]))
     found = []
@@ -154,7 +154,7 @@ def _pictures(wanted: Wanted, names: Sequence[str], options: Options) -> list[di
         for precision in wanted.precisions:
             for count in (1, len(names)):
                 shared = replace(work, wanted=replace(work.wanted, devices=tuple(names[:count])))
-                runs = run_whole(shared, precision, CPU, Path(folder), progress(options))
+                runs = run_whole(shared, precision, CPU, Path(folder), say)
                 found.append({**runs.fields(), "devices": count, "failures": list(runs.failures)})
     return found
 

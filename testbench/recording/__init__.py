@@ -1,1 +1,1 @@
-"""What testbench/record.py runs: the commands behind each record, how long they take, and what their records say."""
+"""Run the commands behind each record for testbench/record.py, and say how long they take and what they found."""

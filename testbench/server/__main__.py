@@ -1,4 +1,4 @@
-"""How fast a server of KServe v2 answers over HTTP, and how long its clients wait: `python -m testbench.server URL`."""
+"""Measure a server of KServe v2: answers a second, and how long clients wait. `python -m testbench.server URL`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When each block of a run computes: `python -m testbench.timeline MODEL --page FILE.html`.
+"""Draw when each block of a run computes: `python -m testbench.timeline MODEL --page FILE.html`.
 
 By kernels that note, for every block of every launch, when it began, had its operands, its sums, and ended, and on
 which multiprocessor.

@@ -92,7 +92,11 @@ def source_name(path: Path) -> str:
 
 def files(*suffixes: str) -> tuple[Path, ...]:
     """Every source that ends in one of `suffixes`, sorted by name, whatever its folder."""
-    found = (path for folder in (kernel_dir(), *_added) for path in _below(folder, suffixes))
+    return _sorted((kernel_dir(), *_added), suffixes)
+
+
+def _sorted(folders: tuple[Path, ...], suffixes: tuple[str, ...]) -> tuple[Path, ...]:
+    found = (path for folder in folders for path in _below(folder, suffixes))
     return tuple(sorted(found, key=lambda path: source_name(path).split("/")))
 
 
@@ -118,10 +122,18 @@ def headers(source: str = "") -> tuple[Path, ...]:
 
     The engine's kernels include none of other packages, so that their keys are the same where those are loaded.
     """
-    found = files(*_HEADER_SUFFIXES)
+    return headers_below(header_dirs(source))
+
+
+def header_dirs(source: str = "") -> tuple[Path, ...]:
+    """Return the folders whose headers a source may include; all folders without a source."""
     own = kernel_dir()
-    is_own = source != "" and source_path(source).is_relative_to(own)
-    return tuple(path for path in found if path.is_relative_to(own)) if is_own else found
+    return (own,) if source and source_path(source).is_relative_to(own) else (own, *_added)
+
+
+def headers_below(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return every header below the folders, sorted. It walks through them, so a start asks once for each."""
+    return _sorted(folders, _HEADER_SUFFIXES)
 
 
 def include_dirs() -> tuple[Path, ...]:

@@ -306,7 +306,7 @@ def test_iterations_that_were_not_made_say_nothing():
 
 
 def pools(**changes):
-    """What each of the five pools wrote: rows, and how it differs from numpy's."""
+    """Return what each of the five pools wrote: rows, and how it differs from numpy's."""
     sizes = pairwise(ODD_SIZES)
     rows = {
         key("S5", "pool", size, "pool_columns", "after ReLU"): Entry(float(half), error=0.0) for size, half in sizes

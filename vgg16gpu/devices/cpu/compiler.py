@@ -179,15 +179,19 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
-    contents = functools.cache(Path.read_bytes)
+
+    @functools.cache
+    def headers(folders: tuple[Path, ...]) -> list[bytes]:
+        return [path.read_bytes() for path in kernel_source.headers_below(folders)]
+
     sources = {unit: kernel_source.source_path(unit.source) for unit in unique}
     flags, kept = compiler.flags(check), KernelCache("cpu")
     everywhere: list[bytes | str] = [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
 
     def key(unit: Unit) -> list[bytes | str]:
         place = str(sources[unit]) if check else ""  # debug information names the file
-        headers = [contents(path) for path in kernel_source.headers(unit.source)]
-        return [sources[unit].read_bytes(), place, repr(unit.defines), *headers, *everywhere]
+        included = headers(kernel_source.header_dirs(unit.source))
+        return [sources[unit].read_bytes(), place, repr(unit.defines), *included, *everywhere]
 
     def library(unit: Unit) -> Found:
         return kept.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))

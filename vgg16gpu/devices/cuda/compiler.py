@@ -112,14 +112,15 @@ class CubinCompiler:
     def _identity(self) -> bytes | None:
         return compiler_identity(self._nvcc).encode() if self._nvcc else None
 
-    def _header_parts(self, files: tuple[Path, ...]) -> tuple[bytes, ...]:
-        if files not in self._headers:
+    def _header_parts(self, folders: tuple[Path, ...]) -> tuple[bytes, ...]:
+        if folders not in self._headers:
+            files = kernel_source.headers_below(folders)
             named = ((kernel_source.source_name(path).encode(), path.read_bytes()) for path in files)
-            self._headers[files] = tuple(part for pair in named for part in pair)
-        return self._headers[files]
+            self._headers[folders] = tuple(part for pair in named for part in pair)
+        return self._headers[folders]
 
     def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
-        headers = self._header_parts(kernel_source.headers(unit.source))
+        headers = self._header_parts(kernel_source.header_dirs(unit.source))
         return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *headers)
 
     def _cached(self, key: tuple[str | bytes, ...]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What `testbench.pipeline` wrote: stages beside each other, whole runs beside others, their share of the ceiling."""
+"""Show what `testbench.pipeline` wrote: stages, whole runs beside other software, their share of the ceiling."""
 
 from __future__ import annotations
 
