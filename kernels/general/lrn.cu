@@ -22,9 +22,9 @@ lrn_f32(float* __restrict__ out, const float* __restrict__ inp, int count, int c
   if (c < channels) {
     double sum = 0;
     const int first = max(c - (size - 1) / 2, 0), last = min(c + size / 2, channels - 1);
-    for (int j = first; j <= last; j++) sum += static_cast<double>(pixel[j]) * pixel[j];
-    const double scale = bias + static_cast<double>(alpha) / size * sum;
-    y = static_cast<float>(pixel[c] / pow(scale, static_cast<double>(beta)));
+    for (int j = first; j <= last; j++) sum += static_cast<double>(pixel[j]) * static_cast<double>(pixel[j]);
+    const double scale = static_cast<double>(bias) + static_cast<double>(alpha) / size * sum;
+    y = static_cast<float>(static_cast<double>(pixel[c]) / pow(scale, static_cast<double>(beta)));
   }
   out[index] = y;
 }
