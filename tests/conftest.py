@@ -61,6 +61,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("again", range(count))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without tests that run alone where these are asked for: it takes half a minute to import all."""
+    if "alone" in config.getoption("-m") and collection_path.suffix == ".py":
+        return b"mark.alone(" not in collection_path.read_bytes() or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[selection.FOUND] = list(items)
