@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.narrow_vgg import SIZES, images, pixels
-from tests.support.onnx_models import Model
+from tests.support.narrow_vgg import images, pixels
 from vgg16gpu import Engine
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.histogram import Histogram
@@ -52,14 +51,6 @@ def check(engine: Engine, inputs: Sequence[NamedInput]) -> Calibration:
     return made
 
 
-@pytest.mark.first_case(reason="the kernels' tests count; one net shows the rest")
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("name", SIZES)
-def test_the_scales_of_networks(device: Device, models: dict[str, Path], name: str, batch: int) -> None:
-    with calibration_engine(models[name], device=device.facts.kind, batch=batch) as engine:
-        check(engine, named(images(6, SIZES[name])))
-
-
 def test_pixels_and_numbers_and_batches_that_are_not_full(device: Device, model: Path) -> None:
     mixed = [*pixels(3), *images(5), *pixels(1)]
     options = {"device": device.facts.kind, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -74,17 +65,6 @@ def test_an_engine_of_several_sizes_counts_every_image(device: Device, model: Pa
         several = check(engine, given)
     with calibration_engine(model, device=device.facts.kind) as engine:
         assert calibrate(engine, given) == several
-
-
-def test_what_general_ops_made(device: Device, tmp_path: Path) -> None:
-    net = Model((2, 3, 6, 5))
-    x = net.conv("input", "a", 3, 6)
-    x = net.node("Transpose", [x], "t", perm=[0, 2, 3, 1])
-    x = net.node("Reshape", [x, net.constant("shape", np.array([2, -1], np.int64))], "r")
-    net.node("Gemm", [x, net.constant("w", np.ones((180, 4), np.float32))], "y")
-    path = net.save(tmp_path / "net.onnx")
-    with calibration_engine(path, device=device.facts.kind, batch=2) as engine:
-        check(engine, named(np.random.default_rng(3).standard_normal((3, 3, 6, 5), np.float32)))
 
 
 def test_values_of_another_element_are_counted_on_the_host(model: Path) -> None:

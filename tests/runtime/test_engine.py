@@ -42,24 +42,6 @@ def test_step_by_step(device: Device, models: dict[str, Path], name: str) -> Non
         check_steps(engine, images(2, SIZES[name]))
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_every_onnx_value_as_an_output(device: Device, models: dict[str, Path], name: str) -> None:
-    """Nothing is fused then: each ReLU, pool and normalisation runs on its own."""
-    nodes = onnx.load(models[name]).graph.node
-    names = [node.output[0] for node in nodes]
-    x = images(1, SIZES[name])
-    with Engine(models[name], device=device.facts.kind, outputs=names) as engine:
-        values = engine.run(x)
-        exact = evaluate(engine.graph, x)
-    assert isinstance(values, tuple)
-    assert len(values) == len(nodes)
-    for value_name, value in zip(names, values, strict=True):
-        assert layer_error(value, exact[value_name]) <= SCORE_TOLERANCE, value_name
-    with Engine(models[name], device=device.facts.kind) as engine:
-        fused = run(engine, x)
-    assert (score_error(values[-1], fused) <= SCORE_TOLERANCE).all()
-
-
 @pytest.mark.parametrize("name", [name for name in SIZES if "_bn" not in name])
 def test_fusing_changes_no_bits(device: Device, models: dict[str, Path], name: str) -> None:
     """On float32 kernels, and but for a normalisation: folding one into the weights rounds them."""
@@ -119,14 +101,6 @@ def test_same_bits_in_any_batch_on_float32_kernels(device: Device, model: Path) 
         with Engine(model, device=device.facts.kind, kernels="ffma", batch=batch) as engine:
             assert_same_bits(run(engine, x), expected, f"batch {batch}")
             assert_same_bits(run(engine, x[::-1]), expected[::-1], f"batch {batch}, reversed")
-
-
-def test_same_bits_with_and_without_kept_values(device: Device, model: Path) -> None:
-    x = images(2)
-    with Engine(model, device=device.facts.kind, batch=2) as engine:
-        expected = run(engine, x)
-    with Engine(model, device=device.facts.kind, batch=2, keep_values=True) as engine:
-        assert_same_bits(run(engine, x), expected)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -211,17 +185,6 @@ def test_images_beyond_float16_are_refused_by_number(device: Device, model: Path
             engine.run(x)
         assert np.isfinite(run(engine, images(5))).all()
         assert engine.second_passes == 0
-
-
-def test_nan_is_not_taken_for_an_image_beyond_float16(device: Device, model: Path) -> None:
-    x = images(3)
-    x[1, 0, 5, 5] = np.nan
-    with fp16(model, device, batch=4) as engine, pytest.raises(InputError, match=r"input 1 of 3 .* holds NaN or Inf"):
-        engine.run(x)
-    with fp16(model, device, batch=4, allow_nonfinite=True) as engine:
-        assert_same_bits(run(engine, x)[[0, 2]], run(engine, images(3))[[0, 2]])
-        with pytest.raises(InputError, match=r"input 2 of 3 .* leave the range of float16"):
-            engine.run(overflowing(x, 2))
 
 
 @pytest.mark.first_case(reason="second passes of bytes and of pinned memory are in on_device/test_second_pass.py")

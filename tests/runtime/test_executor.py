@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
-from tests.support.reference import evaluate
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Identity, Op
@@ -113,44 +112,6 @@ def test_too_little_memory_is_said_before_anything_is_allocated(device: Device) 
     with pytest.raises(DeviceError, match=r"needs 0 MB of memory for batch 2 and 0 MB are free; use a smaller batch"):
         check_memory(plan_for(device, 2), small)
     assert small.peak == 0
-
-
-def test_fewer_images_than_the_batch(device: Device) -> None:
-    plan, x = plan_for(device, 5), images(5)
-    device.build(plan.kernels)
-    resident = Executor(plan, device)
-    (full,) = resident.run(5, x).outputs
-    x[3:] = np.nan  # what an earlier run left in the staging buffer must not come back
-    resident.run(5, x)
-    (part,), nonfinite, _ = resident.run(5, x[:3])
-    assert part.shape == (3, 4)
-    assert nonfinite.tolist() == [False] * 3
-    assert_same_bits(part, full[:3])
-    resident.close()
-
-
-def test_results_outlive_the_next_run(device: Device) -> None:
-    plan, x = plan_for(device, 1), images(2)
-    device.build(plan.kernels)
-    resident = Executor(plan, device)
-    (first,) = resident.run(1, x[:1]).outputs
-    kept = first.copy()
-    resident.run(1, x[1:])
-    assert_same_bits(first, kept)
-    resident.close()
-
-
-def test_values_can_be_read(device: Device) -> None:
-    plan, x = plan_for(device, 2, keep_values=True), images(2)
-    device.build(plan.kernels)
-    resident = Executor(plan, device)
-    resident.run(2, x)
-    expected = evaluate(graph(), x)
-    for value in plan.programs[0].values:
-        read = resident.read(value)
-        assert read.flags.c_contiguous
-        assert_close(read, expected[value.name], 1e-5, label=value.name)
-    resident.close()
 
 
 def test_launchers_run_what_lies_on_the_device(device: Device) -> None:
@@ -260,13 +221,6 @@ def test_images_out_of_range_alone_are_run_again(device: Device) -> None:
         assert_same_bits(scores[1], expected[1])
         assert np.isnan(scores[4]).all()
         assert_same_bits(scores[[0, 2, 3]], clean[[0, 2, 3]])  # the neighbours keep their bits
-
-
-def test_a_batch_that_is_not_full_has_no_second_pass_for_what_lacks(device: Device) -> None:
-    x = images(2)
-    with resident_through(device, Element.F16_PAIR, "fp32", 5, x) as (made, _):
-        made.run(5, x)
-        assert made.second_passes == 0
 
 
 def test_what_float16_alone_cannot_hold_is_marked(device: Device) -> None:

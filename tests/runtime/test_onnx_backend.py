@@ -41,15 +41,6 @@ def test_inputs_may_come_in_any_form(device, form):
     assert_array_equal(outputs["y"], a + b)
 
 
-def test_the_only_input_needs_no_list_and_may_be_a_scalar(device):
-    made = model([node("LeakyRelu", ["x"], ["y"], alpha=0.5)], [value("x", [])], [value("y", [])])
-    rep = backend.prepare(made, NAMES[device.facts.kind])
-    for x in (np.float32(-3), np.array(-3, np.float32), [np.float32(-3)]):
-        (y,) = rep.run(x)
-        assert y.shape == ()
-        assert y == -1.5
-
-
 def test_weights_that_are_declared_as_inputs_are_not_asked_for(device):
     w = normal(3)
     made = model([node("Add", ["w", "x"], ["y"])], [value("w", [3]), value("x", [3])], [value("y", [3])], [("w", w)])
@@ -74,17 +65,6 @@ def test_what_only_the_shapes_show_is_refused_by_the_run():
     with pytest.raises(backend.RefusedError, match="Reshape"):
         rep.run([normal(6), np.array([4, 2])])
     assert rep.run([normal(6), np.array([3, 2])])[0].shape == (3, 2)
-
-
-def test_a_model_gives_its_memory_back_when_nobody_holds_it(monkeypatch, device):
-    counting = Counting(device)
-    monkeypatch.setattr(backend, "_opened", lambda _: counting)
-    rep = backend.prepare(add())
-    rep.run([normal(1, 3), normal(3)])
-    assert counting.used
-    del rep
-    gc.collect()
-    assert not counting.used
 
 
 def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind_it(monkeypatch, device):

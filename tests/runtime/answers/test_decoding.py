@@ -25,7 +25,7 @@ from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 
 from .conftest import SIDE
-from .test_stream import check, numbers_among, rows, spec_for
+from .test_stream import check, rows, spec_for
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +115,6 @@ def test_several_decoders_work_side_by_side_in_batches_of_a_slot(narrow_model, p
     assert 1 < library.most_at_once <= decoding.DECODERS
 
 
-def test_a_refused_file_is_decoded_by_the_cpu_and_its_neighbours_are_not(narrow_model, pictures, faded, wanted):
-    names = [name for name, _ in wanted]
-    refused = next(i for i, name in enumerate(names) if "17.jpg" in name)
-    data = Path(names[refused]).read_bytes()
-    expected = [*faded[:refused], wanted[refused], *faded[refused + 1 :]]
-    library = FakeLibrary(refuses=lambda file: file == data)
-    with (
-        Engine(narrow_model, device="cpu", batch=8) as engine,
-        answering(engine, [pictures], codec_of(library)) as stream,
-    ):
-        check(rows(stream), expected)
-    assert stream.decoded.refused == 1
-
-
 def test_where_nothing_decodes_after_all_the_cpu_does(narrow_model, pictures, wanted):
     with Engine(narrow_model, device="cpu", batch=8) as engine, answering(engine, [pictures], None) as stream:
         check(rows(stream), wanted)
@@ -192,23 +178,6 @@ def test_leaving_early_ends_all_threads_and_the_engine_serves_on(narrow_model, p
             check(rows(stream), faded)
 
 
-def test_it_begins_where_it_is_told(narrow_model, pictures, faded):
-    with (
-        Engine(narrow_model, device="cpu", batch=4) as engine,
-        answering(engine, [pictures], codec_of(FakeLibrary()), first=(20, 0)) as stream,
-    ):
-        check(rows(stream), faded[20:])
-
-
-@pytest.mark.parametrize("shape", [(4, 3, SIDE, SIDE), (4, SIDE, SIDE, 3)], ids=["floats", "bytes"])
-def test_numbers_and_files_change_places(narrow_model, pictures, faded, tmp_path, shape):
-    array, paths = numbers_among(pictures, tmp_path, shape)
-    with Engine(narrow_model, device="cpu", batch=4) as engine:
-        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
-        with answering(engine, paths, codec_of(FakeLibrary())) as stream:
-            check(rows(stream), [faded[0], *numbers, *faded[1:5], *numbers])
-
-
 def test_memory_is_bounded_and_what_finds_no_room_is_decoded_by_the_cpu(narrow_model, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "ROOM_NBYTES", room := 100_000)
     monkeypatch.setattr(decoding, "FILES_NBYTES", 20_000)
@@ -232,16 +201,6 @@ def test_memory_is_bounded_and_what_finds_no_room_is_decoded_by_the_cpu(narrow_m
         for i in (1, 6):
             pixels = load_image(tmp_path / f"{i:02}.jpg", 3, SIDE, SIDE)
             assert answers[i][2].tobytes() == engine.run(pixels[np.newaxis])[0].tobytes()
-
-
-def test_a_file_that_ends_early_is_left_to_pillow(narrow_model, pictures):
-    with Engine(narrow_model, device="cpu") as engine:
-        decoder = Decoder(spec_for(engine))
-        data = (pictures / "11.jpg").read_bytes()
-        assert decoder.file_shape(data) == (*decoder.shape(data), 0x22)
-        assert decoder.file_shape(data[:-2]) is None
-        assert decoder.file_shape(data[:300]) is None
-        assert decoder.file_shape((pictures / "10.png").read_bytes()) is None
 
 
 def with_identities(data, identities):

@@ -148,11 +148,6 @@ def test_numbers_and_pictures_change_places(narrow_model, pictures, wanted, tmp_
         assert stream.element_types == {"uint8"} if shape[-1] == 3 else {"uint8", "float32"}
 
 
-def test_it_begins_where_it_is_told(narrow_model, pictures, wanted):
-    with Engine(narrow_model, device="cpu", batch=4) as engine, answering(engine, [pictures], first=(20, 0)) as stream:
-        check(rows(stream), wanted[20:])
-
-
 def test_leaving_early_ends_all_threads_and_the_engine_serves_on(narrow_model, pictures, wanted):
     with Engine(narrow_model, device="cpu", batch=2) as engine:
         before = threading.active_count()

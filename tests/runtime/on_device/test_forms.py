@@ -107,31 +107,6 @@ def test_as_stored_is_what_the_next_layer_reads(device: Device, model: Path, pre
         assert second.shape[1] == 6
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_an_output_in_between_changes_no_bit_and_converts_nothing(device: Device, model: Path, precision: str) -> None:
-    """The pool behind it is a kernel of its own then, on what is stored."""
-    x = images(2)
-    options: Any = {"batch": 2, "precision": precision, "kernels": "mma"}
-    with (
-        opened(model, device, **options) as whole,
-        opened(model, device, outputs=[*LAYERS, "output"], **options) as cut,
-    ):
-        assert_same_bits(cut.run(x)[-1], whole.run(x))
-        kernels = [step.kernel.name for step in cut.program.steps]
-        assert "pool_stored" in kernels
-        assert "pool_f32" not in kernels
-
-
-def test_results_stay_as_they_are(device: Device, model: Path) -> None:
-    given = [images(2), 2 * images(2), images(2)[::-1].copy()]
-    with opened(model, device, batch=2, precision="bf16", kernels="mma", outputs=LAYERS) as engine:
-        placed = [Placed(engine.device, x) for x in given]
-        kept = [engine.run(x, form="stored") for x in placed]
-        for x, found in zip(given, kept, strict=True):
-            for y, right in zip(found, engine.run(x), strict=True):
-                assert_same_bits(y.numpy().astype(np.float32), rounded(right, y.element_type))
-
-
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_the_callers_arrays(device: Device, model: Path, count: int) -> None:
     """Element type and strides say what is wanted; what lies beside the arrays stays."""

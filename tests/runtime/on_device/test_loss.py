@@ -42,24 +42,6 @@ def opened(model: Path, device: Device, **options: Any) -> Iterator[LossEngine]:
         yield engine
 
 
-def test_the_same_bits_as_from_the_host(device: Device, model: Path) -> None:
-    with opened(model, device, batch=2) as engine:
-        x, y = images(5), np.ascontiguousarray(images(5)[::-1])
-        there, goal = Placed(engine.device, x), Placed(engine.device, y)
-        targets, placed = engine.targets(y), engine.targets(goal)
-        for ours, others in zip(placed, targets, strict=True):
-            assert_same_bits(ours.numpy(), others)
-        expected = engine.value_and_gradient(x, targets)
-        engine.value_and_gradient(there, placed)
-        before = engine.device.counters.copies_in, engine.device.counters.copies_out
-        found = engine.value_and_gradient(there, placed)
-        assert (engine.device.counters.copies_in, engine.device.counters.copies_out) == before
-        for ours, others in zip(found, expected, strict=True):
-            assert ours.shape == others.shape
-            assert_same_bits(ours.numpy(), others)
-        assert_same_bits(engine.value(there, placed).numpy(), expected[0])
-
-
 class Launched:
     """Notes the kernels that a device is asked to launch, as they are bound."""
 
@@ -190,14 +172,6 @@ def test_a_kernel_that_gave_up(device: Device, model: Path) -> None:
         with pytest.raises(KernelError, match=r"operator 3 of a run with wait=False: .*gave up"):
             engine.value(x, engine.targets(x))
         engine.check()
-
-
-def test_one_target_for_all(device: Device, model: Path) -> None:
-    with opened(model, device, batch=2) as engine:
-        x, y = images(3), -images(1)
-        found = engine.value_and_gradient(Placed(engine.device, x), engine.targets(Placed(engine.device, y)))
-        for ours, others in zip(found, engine.value_and_gradient(x, engine.targets(y)), strict=True):
-            assert_same_bits(ours.numpy(), others)
 
 
 def test_what_is_wrong_is_said(device: Device, model: Path) -> None:

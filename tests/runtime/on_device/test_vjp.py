@@ -83,16 +83,6 @@ def test_a_kernel_that_gave_up(device: Device, model: Path) -> None:
         engine.check()
 
 
-def test_of_half_the_bits(device: Device, model: Path) -> None:
-    """float16 is float32 to the kernels, exactly."""
-    with opened(model, device, gradient=True) as engine:
-        x = images(2).astype(np.float16)
-        given = [y.astype(np.float16) for y in slopes(engine, x)]
-        expected = engine.vjp(x.astype(np.float32), [y.astype(np.float32) for y in given])
-        found = engine.vjp(Placed(engine.device, x), [Placed(engine.device, y) for y in given])
-        assert_same_bits(found.numpy(), expected)
-
-
 def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
     x = images(2)
     with opened(model, device) as engine, pytest.raises(InputError, match="build it with gradient=True"):

@@ -105,12 +105,3 @@ def test_a_few_hundred_calls(work: Work) -> None:
 @pytest.mark.slow(reason="10,000 calls; test_a_few_hundred_calls stands for it")
 def test_ten_thousand_calls(work: Work) -> None:
     check(work, 10_000, host=16 * MEGABYTE, card=16 * MEGABYTE)
-
-
-@pytest.mark.slow(reason="of the measure behind tests that are slow")
-def test_what_is_lost_would_be_seen(whole: Model) -> None:
-    """A hundred thousand bytes a call; in ten thousand calls the bound is 2,500."""
-    work = Work(whole, "cpu", leak=100_000)
-    with pytest.raises(AssertionError, match="more in this process"):
-        check(work, 300, host=12 * MEGABYTE)
-    work.close()

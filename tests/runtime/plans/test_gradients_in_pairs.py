@@ -15,7 +15,6 @@ from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.narrow_vgg import images
 from tests.support.wgmma_harness import convolution
 from vgg16gpu.compiler.graph.gradient import gradient_graph
-from vgg16gpu.compiler.graph.loss import Term, loss_graph
 from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
@@ -128,46 +127,6 @@ def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, gradients: Gradie
     np.testing.assert_array_equal(found, expected)
     assert second_passes(gradients) == 1
     by_ffma.close()
-
-
-def test_rows_behind_the_last_image_do_not_count(gradients: Gradients, graph: Graph) -> None:
-    """Nor do they change a bit of the others."""
-    x = images(3)
-    slopes = slopes_of(graph, x.shape)
-    whole = gradients.vjp(np.concatenate([x, x[:1]]), [np.concatenate([y, y[:1]]) for y in slopes], [(0, 4)])
-    assert_same_bits(gradients.vjp(x, slopes, [(0, 4)]), whole[:3])
-    assert second_passes(gradients) == 0
-
-
-TERMS = {
-    "squared": [Term(0), Term(1, weight=0.5), Term(2, weight=2.0)],
-    "absolute": [Term(0, "absolute"), Term(2, "absolute")],
-    "unit": [Term(0, "unit"), Term(1, "unit"), Term(2, "unit")],
-    "gram": [Term(0, "gram", 100.0), Term(1)],
-}
-
-
-@pytest.mark.first_case(reason="each kind of loss is in test_loss_engine.py")
-@pytest.mark.parametrize("case", TERMS)
-def test_losses(hopper: Any, graph: Graph, case: str) -> None:
-    losses: Any = Losses(graph, TERMS[case], hopper, "fp32", "wgmma", samples)
-    terms = tuple(range(len(TERMS[case])))
-    for size in (48, 33):
-        x, y = images(2, size), -images(2, size)
-        targets = losses.targets(y, terms)
-        loss, gradient = losses.loss(x, targets, gradient=True)
-        found = loss_graph(graph, TERMS[case], x.shape, gradient=True)
-        values = compute(found.graph, {"x": x, **dict(zip(found.targets, targets, strict=True))})
-        expected, slope = (values[name] for name in found.graph.outputs)
-        np.testing.assert_allclose(loss, expected, rtol=1e-5)
-        assert distance(gradient, slope) < BOUND
-        np.testing.assert_allclose(losses.loss(x, targets, gradient=False)[0], loss, rtol=1e-6)
-        same, nothing = losses.loss(y, targets, gradient=True)
-        assert (same < 1e-6 * loss).all()
-        if isinstance(hopper, HopperOnCpu):  # elsewhere sums may be cut otherwise for targets
-            assert not nothing.any()
-    assert second_passes(losses) == 0
-    losses.close()
 
 
 def test_small_images_without_biases(hopper: Any) -> None:

@@ -249,21 +249,6 @@ def test_an_engines_plan_that_a_graph_has_captured_stays(whole: Model, cpu: CpuD
         assert engine.sizes.planned == (SIDES, (24, 24))
 
 
-def test_without_a_bound_what_runs_may_take_all_that_is_free(whole: Model, cpu: CpuDevice) -> None:
-    """Half of what is free is for what is kept: a loss of more than that runs, alone."""
-    x = images(2)
-    with open_loss(whole, Card(cpu)) as engine:
-        targets = engine.targets(x)
-    with open_loss(whole, Card(cpu)) as engine:
-        engine.value_and_gradient(-x, targets)
-        alone = engine.nbytes
-    card = Card(cpu, free=int(1.5 * alone))
-    with open_loss(whole, card) as engine:
-        engine.targets(x)
-        engine.value_and_gradient(-x, targets)
-        assert engine.nbytes > card.facts.memory_free / 2
-
-
 @pytest.mark.parametrize("memory", [0, True, 1.5, "1 GB"])
 def test_a_bound_is_a_number_of_bytes(whole: Model, memory: Any) -> None:
     with pytest.raises(InputError, match=r"memory .*: give a number of bytes"):
