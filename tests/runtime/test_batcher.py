@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from tests.support.foreign_arrays import ByDlpack, ByInterface
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
@@ -61,19 +59,6 @@ def test_a_stream_gives_what_runs_give(engine: Engine, pixels: Any, element_type
     expected = [engine.run(item) for item in items(x)]
     assert_same(list(engine.stream(items(x), batch)), expected)
     assert_same(list(engine.stream(iter(items(x)), batch)), expected)
-
-
-def test_any_kernels_give_the_same_bits_in_full_batches(device: Device, model: Path, pixels: Any) -> None:
-    """Of one size, where the engine has several; those of another size are as right."""
-    x = pixels[: 4 * (len(pixels) // 4)]
-    with Engine(model, device=device.facts.kind, batch=[1, 4]) as engine:
-        expected: Any = engine.run(x)
-        streamed: list[Any] = list(engine.stream(np.split(x, (3, 4, 11, 12))))
-        assert_same_bits(np.concatenate(streamed), expected)
-        alone: list[Any] = list(engine.stream([x], 1))
-        one_by_one: list[Any] = [engine.run(image[None]) for image in x]
-        assert_same_bits(alone[0], np.concatenate(one_by_one))
-    assert (score_error(alone[0], expected) <= SCORE_TOLERANCE).all()
 
 
 def test_element_types_may_change(engine: Engine, pixels: Any) -> None:
@@ -193,23 +178,6 @@ def test_leaving_a_stream_early_leaves_the_engine_usable(engine: Engine, pixels:
         assert_same(list(engine.stream(items(pixels))), expected)
         assert_same_bits(engine.run(pixels[:3]), expected[0])
     assert engine.counters.allocations == 4  # the frames of the first stream served all
-
-
-def test_threads_stream_side_by_side(engine: Engine, pixels: Any) -> None:
-    expected = [engine.run(item) for item in items(pixels)]
-    found: dict[int, list[Any]] = {}
-
-    def work(index: int) -> None:
-        found[index] = list(engine.stream(items(pixels))) if index % 2 else [engine.run(item) for item in items(pixels)]
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    for scores in found.values():
-        assert_same(scores, expected)
 
 
 def test_a_stream_ends_with_its_engine(device: Device, model: Path, pixels: Any) -> None:

@@ -58,20 +58,6 @@ def test_rows_and_flags_of_the_first_images(program: Program) -> None:
     assert (last.nonfinite.tolist(), last.out_of_range.tolist()) == ([True], [False])
 
 
-@pytest.mark.parametrize("value", [0, 1])
-@pytest.mark.parametrize(
-    ("magnitude", "lowest", "lost"),
-    [(65504.0, 0.0, False), (np.inf, 0.0, True), (np.nan, 0.0, True), (7.9, 8.0, True), (8.0, 8.0, False)],
-)
-def test_a_magnitude_out_of_range(program: Program, value: int, magnitude: float, lowest: float, lost: bool) -> None:
-    buffer, words = block(program)
-    maxima = words[1 + BATCH :].view(np.float32).reshape(2, BATCH)
-    maxima[:] = 100
-    maxima[value, 1] = magnitude
-    strict = replace(program, control=replace(program.control, lowest=lowest))
-    assert ResultBlock(strict, buffer).read(BATCH).out_of_range.tolist() == [False, lost, False]
-
-
 # ---- Words at the edges, however they come together
 
 LOWEST = [0.0, 2.0**-9, 8.0]
@@ -109,7 +95,7 @@ def with_lowest(program: Program, lowest: float) -> Program:
 def test_flags_are_those_of_each_word_by_itself(program: Program, lowest: float) -> None:
     buffer, words = block(program)
     reader, chance = ResultBlock(with_lowest(program, lowest), buffer), random.Random(lowest)
-    for _ in range(3000):
+    for _ in range(500):
         chosen = clean_words(chance, lowest)
         for place in chance.choices(range(1, len(chosen)), k=chance.randrange(3)):
             chosen[place] = chance.choice([1, 2**31, 2**32 - 1] if place <= BATCH else odd_magnitudes(lowest))

@@ -183,18 +183,4 @@ def test_nan_is_run_again_and_stays_nan(hopper: CudaDevice) -> None:
     assert nonfinite.tolist() == [False, False, False, True]
 
 
-@pytest.mark.parametrize("power", [-12, 12])
-@pytest.mark.parametrize("element_type", ["float32", "uint8"])
-def test_samples_that_are_wrong_by_far(hopper: CudaDevice, element_type: str, power: int) -> None:
-    """Every image is run again."""
-    x: npt.NDArray[Any] = pictures(BATCH)
-    if element_type == "uint8":
-        x = seeded("bytes").integers(0, 256, (BATCH, SIDE, SIDE, 3), dtype=np.uint8)
-    trial = trial_of(net(bias=False), x, 2.0**power)
-    with resident(hopper, trial) as plan:
-        y = plan.run(BATCH, x).outputs[0]
-        assert plan.second_passes == BATCH
-    assert_same_bits(y, exactly(hopper, trial))
-
-
 # ---- The engine's own memory

@@ -1,6 +1,5 @@
 """Sessions: arrays as they are, plans for their shapes, and what is given back."""
 
-
 import numpy as np
 import onnx
 import pytest
@@ -8,11 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto, helper
 
 from tests.support.counting_device import Counting
-from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, reshape, value
+from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, value
 from vgg16gpu.compiler.graph.ops import Arithmetic, Concat, Graph, GraphInput, Slice
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime import session as session_module
 from vgg16gpu.runtime.session import CAPACITY, Session, without_empty
 
 
@@ -34,44 +32,6 @@ def test_a_closed_session_says_so(device):
     session.close()
     with pytest.raises(InputError, match="closed"):
         session.run({"a": normal(1, 3), "b": normal(3)})
-
-
-def test_several_outputs_come_in_the_order_of_the_model(device):
-    nodes = [node("Shape", ["p"], ["s"]), node("Mul", ["a", "a"], ["q"]), node("Add", ["a", "q"], ["p"])]
-    nodes = [nodes[1], nodes[2], nodes[0]]
-    outputs = [value("s", [2], INT64), value("p", [2, 3]), value("q", [2, 3])]
-    a = normal(2, 3)
-    with Session(model(nodes, [value("a", [2, 3])], outputs), device) as session:
-        s, p, q = session.run({"a": a})
-    assert_array_equal(s, [2, 3])
-    assert s.dtype == np.int64
-    assert_array_equal(q, a * a)
-    assert_array_equal(p, a + a * a)
-
-
-def test_a_plan_is_made_once_for_each_form_and_the_last_ones_are_kept(device, monkeypatch):
-    made = []
-    plan = session_module.make_plan
-    monkeypatch.setattr(session_module, "make_plan", lambda *args: made.append(0) or plan(*args))
-
-    def run(session, rows):
-        a, b = normal(rows, 3), normal(3)
-        (y,) = session.run({"a": a, "b": b})
-        assert_array_equal(y, a + b)
-        return len(made)
-
-    with Session(add(), device) as session:
-        assert [run(session, rows) for rows in (1, 1, 2, 1, 2)] == [1, 1, 2, 2, 2]
-        assert [run(session, rows) for rows in range(1, CAPACITY + 1)][-1] == CAPACITY
-        assert run(session, 1) == CAPACITY  # and so the second is the oldest
-        assert run(session, CAPACITY + 1) == CAPACITY + 1
-        assert run(session, 1) == CAPACITY + 1
-        assert run(session, 2) == CAPACITY + 2
-    with Session(reshape(), device) as session:
-        made.clear()
-        for target in ([3, 2], [2, 3], [3, 2]):
-            session.run({"x": normal(6), "s": np.array(target)})
-        assert len(made) == 2
 
 
 def conv_softmax():
@@ -148,19 +108,6 @@ def test_float16_models_take_and_give_float16(device):
         assert_array_equal(y, np.array([[2, -6, np.inf]], np.float16))
         with pytest.raises(InputError, match=r"input 'x' is float32 \(1, 3\); this model takes float16 \(1, 3\)"):
             session.run({"x": x.astype(np.float32)})
-
-
-def test_outputs_are_the_callers_own(device):
-    nodes = [node("Identity", ["x"], ["y"]), node("Shape", ["x"], ["s"])]
-    made = model(nodes, [value("x", [3])], [value("y", [3]), value("s", [1], INT64)])
-    x = normal(3)
-    with Session(made, device) as session:
-        y, s = session.run({"x": x})
-        y += 1
-        s += 1
-        again, shape = session.run({"x": x})
-    assert_array_equal(again, x)
-    assert_array_equal(shape, [3])
 
 
 @pytest.mark.parametrize(

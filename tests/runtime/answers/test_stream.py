@@ -83,8 +83,7 @@ def test_pictures_are_decoded_before_there_is_an_engine(narrow_model, pictures, 
             check(rows(stream), wanted)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 64])
-@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize(("batch", "threads"), [(1, 5), (64, 1)])
 def test_answers_are_those_of_one_picture_after_the_other(narrow_model, pictures, wanted, batch, threads):
     with Engine(narrow_model, device="cpu", batch=batch) as engine:
         before = threading.active_count()
@@ -96,7 +95,7 @@ def test_answers_are_those_of_one_picture_after_the_other(narrow_model, pictures
         assert threading.active_count() == before
 
 
-@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (4, 1), (32, 2), (32, 3)])  # a slot a batch; many slots a batch
+@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (32, 2)])  # a slot a batch; many slots a batch
 @pytest.mark.parametrize("resize_on_device", [False, True])
 def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(
     narrow_model, pictures, wanted, batch, seed, resize_on_device, monkeypatch
@@ -152,7 +151,7 @@ def test_leaving_early_ends_all_threads_and_the_engine_serves_on(narrow_model, p
     with Engine(narrow_model, device="cpu", batch=2) as engine:
         before = threading.active_count()
         for count in (0, 1, 3):
-            with answering(engine, [pictures] * 10) as stream:
+            with answering(engine, [pictures] * 4) as stream:
                 for _ in itertools.islice(stream, count):
                     pass
             assert threading.active_count() == before
@@ -178,22 +177,6 @@ def test_values_that_are_not_finite_cost_their_own_row(narrow_model, tmp_path):
         found = rows(stream)
     assert [bool(row[1]) for row in found] == [False, True, False, False, False]
     assert "infinite" in found[1][1]
-
-
-def test_images_that_gathered_on_the_device_come_back_for_a_second_pass(narrow_model):
-    numbers = np.random.default_rng(0).standard_normal((6, 3, SIDE, SIDE), np.float32)
-    with Engine(narrow_model, device="cpu", batch=4) as engine:
-        frames = engine.executor.frames(4, "float32", 2)
-        frame = frames.take()
-        buffer = engine.device.pinned(numbers[:4].nbytes)
-        buffer[:] = numbers[:4].reshape(-1).view(np.uint8)
-        frames.upload(frame, buffer)
-        frames.launch(frame, 4)
-        results = frames.receive(frame, 4, 4)
-        assert results.outputs[0].tobytes() == engine.run(numbers[:4]).tobytes()
-        again = frames.images(frame, 4, np.array([2, 0]))
-        assert again.tobytes() == numbers[[2, 0]].tobytes()
-        frames.close()
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def assert_all_same(found: Any, expected: Any, rows: Any = slice(None)) -> None:
         assert_same_bits(y[rows].copy(), right[rows].copy())
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_fewer_images_than_the_batch(device: Device, model: Path, count: int) -> None:
-    """What an earlier batch left behind them is nobody's."""
+def test_fewer_images_than_the_batch(device: Device, model: Path) -> None:
+    """What an earlier batch left behind them is nobody's; each way of the engine has the bits of a run that waits."""
+    count = 2
     with engine_of(model, device, batch=4) as engine:
         later(engine, Placed(engine.device, strange(4, 0, 1, 2, 3)))
         engine.check()
