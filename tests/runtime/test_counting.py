@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.narrow_vgg import images, pixels
 from vgg16gpu import Engine
-from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.devices.base import Device
@@ -105,22 +104,3 @@ def test_memory_is_given_back(model: Path) -> None:
                 counting.add(1)
         assert not held
         engine.device.allocate, engine.device.free = allocate, free
-
-
-def test_a_run_copies_a_word_for_each_value(device: Device, model: Path) -> None:
-    """Not the values: a layer of VGG16 has 12 MB an image."""
-    with calibration_engine(model, device=device.facts.kind) as engine:
-        names = [*quantised_inputs(engine.graph)]
-        with Counting(engine, names) as counting:
-            copied: list[int] = []
-            copy_out = engine.device.copy_out
-
-            def noted(target: Array, *rest: Any) -> None:
-                copied.append(target.nbytes)
-                copy_out(target, *rest)
-
-            engine.run(images(1))
-            engine.device.copy_out = noted  # type: ignore[method-assign]
-            counting.add(1)
-            engine.device.copy_out = copy_out  # type: ignore[method-assign]
-        assert copied == [4 * len(names)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
@@ -104,21 +102,6 @@ def test_too_little_memory_is_said_before_anything_is_allocated(device: Device) 
     with pytest.raises(DeviceError, match=r"needs 0 MB of memory for batch 2 and 0 MB are free; use a smaller batch"):
         check_memory(plan_for(device, 2), small)
     assert small.peak == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_kernels_bring_what_is_small(hopper: Any, precision: str) -> None:
-    """In and out, however many counters lie between: a copy node of the graph would take longer."""
-    options = PlanOptions(precision, normalisation=Normalisation((0.5,) * 3, (0.25,) * 3), samples=lambda: images(3))
-    plan = make_plan(graph(), hopper.facts, [(batch, 3, 6, 6) for batch in (1, 2, 3)], options)
-    with closing(Executor.load(plan, hopper)) as executor:
-        trips: list[Any] = [bound.round_trip for bound in executor._bound.values()]
-        sequences = [trip.sequence for trip in trips]
-        assert len(sequences) == 6
-        assert {(sequence.upload, sequence.download) for sequence in sequences} == {(None, None)}
-        launches = [launch for sequence in sequences for launch in (sequence.launches[0], sequence.launches[-1])]
-        assert {(launch.name.split()[0], launch.programmatic) for launch in launches} == {("copy", True)}
 
 
 @pytest.mark.parametrize("element", Element, ids=lambda element: element.name)

@@ -116,25 +116,6 @@ def test_samples_of_another_size(hopper: CudaDevice, power: int) -> None:
 # ---- Beyond it
 
 
-def check_scores_keep_the_promise(device: CudaDevice, trial: Trial) -> int:
-    """Directly or not, image by image; how many were run again."""
-    expected = reference.evaluate(trial.graph, trial.floats)["y"]
-    by_float32 = exactly(device, trial)
-    with resident(device, trial) as plan:
-        y = plan.run(len(trial.x), trial.x).outputs[0]
-        second_passes = plan.second_passes
-    for i in range(len(y)):
-        error, limit = layer_error(y[i], expected[i]), FACTOR * layer_error(by_float32[i], expected[i])
-        assert error <= max(limit, FLOOR), f"image {i}: {error:.3g}, float32 arithmetic {limit / FACTOR:.3g}"
-    return second_passes
-
-
-@pytest.mark.parametrize("spread", [4, 7, SPREAD])
-def test_channels_of_very_different_sizes_before_a_fully_connected_layer(hopper: CudaDevice, spread: float) -> None:
-    """All of them have one scale there."""
-    check_scores_keep_the_promise(hopper, trial_of(spread_net(2, spread=spread), pictures(BATCH)))
-
-
 MakeImage = Callable[[Array], Array]
 
 

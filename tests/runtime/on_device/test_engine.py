@@ -44,21 +44,6 @@ def test_a_stream_takes_arrays_from_both_places_in_their_order(device: Device, m
                 assert found.shape[0] == len(x)
 
 
-def test_counters(device: Device, model: Path) -> None:
-    with opened(model, device, batch=(1, 4)) as engine:
-        given = [Placed(engine.device, images(count)) for count in (1, 5)]
-        launches = {program.batch: len(program.all_steps()) for program in engine.plan.programs}
-        engine.run(given[0])  # the first one gets what all runs share
-        before = engine.counters
-        first = engine.run(given[0])
-        # beside the program's: images in with zeros behind them, control words to the host
-        assert engine.counters.since(before) == Counters(0, 0, launches[1] + 2, 1, 1)
-        before = engine.counters
-        second = engine.run(given[1])
-        assert engine.counters.since(before) == Counters(0, 0, launches[4] + launches[1] + 4, 2, 1)
-        assert (len(first), len(second)) == (1, 5)
-
-
 def test_what_leaves_the_range_of_float16(device: Device, model: Path) -> None:
     x = images(3)
     x[1] *= np.float32(3e4)

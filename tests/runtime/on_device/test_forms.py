@@ -70,7 +70,7 @@ def is_channels_last(y: Any) -> bool:
 # ---- Outputs
 
 
-@pytest.mark.parametrize(("precision", "kernels"), [("fp32", "auto"), ("bf16", "mma")])
+@pytest.mark.parametrize(("precision", "kernels"), [("fp32", "auto"), ("fp16", "mma")])
 def test_every_form_has_the_bits_of_float32(device: Device, model: Path, precision: str, kernels: str) -> None:
     with opened(model, device, batch=(1, 2), precision=precision, kernels=kernels, outputs=LAYERS) as engine:
         for form, count in zip(FORMS, itertools.cycle((3, 1)), strict=False):
@@ -89,14 +89,14 @@ def test_every_form_has_the_bits_of_float32(device: Device, model: Path, precisi
 
 def test_as_stored_is_what_the_next_layer_reads(device: Device, model: Path) -> None:
     """Nothing is launched beside the program but what brings the images in and the words out."""
-    with opened(model, device, batch=2, precision="bf16", kernels="mma", outputs=LAYERS[:2]) as engine:
+    with opened(model, device, batch=2, precision="fp16", kernels="mma", outputs=LAYERS[:2]) as engine:
         given = Placed(engine.device, images(2))
         steps = len(engine.program.input.entries["float32"].steps) + len(engine.program.steps)
         engine.run(given)  # what an engine has on the device for all runs is there with the first
         before = engine.counters
         first, second = engine.run(given, form="stored")
         assert engine.counters.since(before).launches == steps + 2
-        assert (first.element_type, first.strides) == ("bfloat16", (SIZE * SIZE * 64, 1, SIZE * 64, 64))
+        assert (first.element_type, first.strides) == ("float16", (SIZE * SIZE * 64, 1, SIZE * 64, 64))
         before = engine.counters
         engine.run(given)
         assert engine.counters.since(before).launches == steps + 2 + len(engine.program.output_steps)
@@ -108,7 +108,7 @@ def test_the_callers_arrays(device: Device, model: Path) -> None:
     """Element type and strides say what is wanted; what lies beside the arrays stays."""
     count = 3
     x = images(count)
-    with opened(model, device, batch=(1, 4), precision="bf16", kernels="mma", outputs=LAYERS) as engine:
+    with opened(model, device, batch=(1, 4), precision="fp16", kernels="mma", outputs=LAYERS) as engine:
         expected = engine.run(x)
         room = [np.full((count, SIZE, SIZE, 80), 7, np.float16), np.full((count, 6, SIZE, SIZE), 7, np.float32)]
         room += [np.full((count + 1, *y.shape[1:]), 7, np.float16) for y in expected[2:]]

@@ -50,7 +50,7 @@ def stored_view(device: Device, array: Any, element: Element) -> DeviceView:
 
 @pytest.mark.first_case(reason="the loss's own kernel tests have both elements")
 @pytest.mark.parametrize("kernels", ["mma", "ffma"])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_targets_of_two_bytes(device: Device, model: Path, precision: str, kernels: str) -> None:
     """They give what the same numbers give as float32; those of another element are taken in."""
     element = {"fp16": Element.F16, "bf16": Element.BF16}[precision]

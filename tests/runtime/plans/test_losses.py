@@ -63,7 +63,7 @@ def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
     return found
 
 
-@pytest.mark.parametrize("precision", STORED)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
     losses, element = losses_of(wide, HOPPER, precision), STORED[precision]
     assert losses.stored(SHAPE) == (element, element, Element.F32)
