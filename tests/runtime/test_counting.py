@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.foreign_arrays import SIZE, inputs
 from tests.support.narrow_vgg import images, pixels
+from tests.support.onnx_models import torch_vgg
 from vgg16gpu import Engine
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import quantised_inputs
@@ -66,9 +68,10 @@ def test_an_engine_of_several_sizes_counts_every_image(device: Device, model: Pa
         assert calibrate(engine, given) == several
 
 
-def test_values_of_another_element_are_counted_on_the_host(model: Path) -> None:
-    with Engine(model, device="cpu", precision="fp16", kernels="mma", batch=2, keep_values=True) as engine:
-        check(engine, named(images(3)))
+def test_values_of_another_element_are_counted_on_the_host() -> None:
+    options: Any = {"precision": "fp16", "kernels": "mma", "batch": 2, "keep_values": True}
+    with Engine(torch_vgg(size=SIZE).proto(), device="cpu", **options) as engine:
+        check(engine, named(inputs("float32", 3)))
         assert Element.F16 in {value.element for _, value in engine.kept_values()}
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.support.foreign_arrays import SIZE, inputs
 from tests.support.kernel_harness import assert_same_bits, bounds
 from tests.support.narrow_vgg import SIZES, images, pixels, run
+from tests.support.onnx_models import torch_vgg
 from tests.support.reference import apply, evaluate
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, layer_error, score_error
@@ -164,47 +166,38 @@ def test_built_run_and_closed_in_different_threads(device: Device, model: Path) 
 # ---- Beyond the range of float16
 
 
-def fp16(model: Path, device: Device, **options: Any) -> Engine:
-    """An engine whose values are float16 on every device."""
-    return Engine(model, device=device.facts.kind, precision="fp16", kernels="mma", **options)
+def fp16(device: Device, **options: Any) -> Engine:
+    """An engine of a small net, whose values are float16 on every device."""
+    proto = torch_vgg(size=SIZE).proto()
+    return Engine(proto, device=device.facts.kind, precision="fp16", kernels="mma", **options)
 
 
-def overflowing(x: Array, *which: int) -> Array:
-    """The same with values that fit float16 in the input, but not behind a convolution, in some of the images."""
-    x = x.copy()
-    x[list(which)] *= np.float32(3e4)
-    return x
-
-
-def test_images_beyond_float16_are_refused_by_number(device: Device, model: Path) -> None:
-    x = overflowing(images(5), 1, 4)
-    with fp16(model, device, batch=2) as engine:
+def test_images_beyond_float16_are_refused_by_number(device: Device) -> None:
+    x = inputs("float32", 5)
+    x[[1, 4]] *= np.float32(3e4)  # in range in the input, but not behind a convolution
+    with fp16(device, batch=2) as engine:
         with pytest.raises(
             InputError, match=r"^input 1, 4 of 5 \(counted from 0\): values leave .* precision bf16 or fp32"
         ):
             engine.run(x)
-        assert np.isfinite(run(engine, images(5))).all()
+        assert np.isfinite(run(engine, inputs("float32", 5))).all()
         assert engine.second_passes == 0
 
 
-@pytest.mark.first_case(reason="second passes of bytes and of pinned memory are in on_device/test_second_pass.py")
 @pytest.mark.usefixtures("second_passes")
-@pytest.mark.parametrize("first", [None, 0, 1], ids=["ordinary memory", "pinned input", "not at its start"])
 @pytest.mark.parametrize("element_type", ["float32", "uint8"])
-def test_images_out_of_range_are_run_again(device: Device, model: Path, element_type: str, first: int | None) -> None:
-    x = images(4) if element_type == "float32" else pixels(4)
-    with fp16(model, device, batch=(1, 4)) as engine:
-        expected = [run(engine, image[None])[0] for image in x]
+def test_images_out_of_range_are_run_again(device: Device, element_type: str) -> None:
+    """From ordinary memory, from the pinned input, and from where that does not start."""
+    given = inputs(element_type, 4)
+    with fp16(device, batch=(1, 4)) as engine:
+        exact = [run(engine, image[None])[0] for image in given]
         assert engine.second_passes == 4
-        before = engine.counters
-        count = 4
-        if first is not None:
-            memory = engine.input(element_type)
-            memory[:] = x
-            x, expected = memory[first:], expected[first:]
-            count -= first
-        assert_same_bits(run(engine, x), np.stack(expected))
-        assert engine.second_passes == 4 + count
-        launches = [len(program.all_steps(element_type)) for program in engine.plan.programs]
-        total = launches[1] + count * launches[0]
-        assert engine.counters.since(before) == Counters(1 + count, 1 + count, total, 1 + count, 0)
+        memory = engine.input(element_type)
+        memory[:] = given
+        for x, first in ((given, 0), (memory, 0), (memory[1:], 1)):
+            before, again, count = engine.counters, engine.second_passes, len(x)
+            assert_same_bits(run(engine, x), np.stack(exact[first:]))
+            assert engine.second_passes == again + count
+            launches = [len(program.all_steps(element_type)) for program in engine.plan.programs]
+            total = launches[1] + count * launches[0]
+            assert engine.counters.since(before) == Counters(1 + count, 1 + count, total, 1 + count, 0)

@@ -15,6 +15,7 @@ from tests.support.narrow_vgg import images, run
 from vgg16gpu import Engine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
+from vgg16gpu.zoo.digits import heldout
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +143,14 @@ def test_an_unknown_kind_of_device_is_refused(model: Path) -> None:
     for device in (None, 0):
         with pytest.raises(DeviceError, match=f"unknown device {device}; accepted: auto"):
             Engine(model, device=device)
+
+
+def test_it_says_what_it_is_and_calling_it_is_running_it() -> None:
+    x = heldout()[1][:2]
+    with Engine("digits", device="cpu", batch=(1, 2), precision="fp16") as engine:
+        text = repr(engine)
+        for part in ("Engine(", "digits.onnx on ", ", fp16, batch 1, 2;", "(N, 1, 32, 32) -> output: float32 (N, 10))"):
+            assert part in text
+        assert "closed" not in text
+        assert_same_bits(engine(x), engine.run(x))
+    assert ", closed;" in repr(engine)

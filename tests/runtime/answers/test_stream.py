@@ -179,6 +179,22 @@ def test_values_that_are_not_finite_cost_their_own_row(narrow_model, tmp_path):
     assert "infinite" in found[1][1]
 
 
+def test_images_that_gathered_on_the_device_come_back_for_a_second_pass(narrow_model):
+    numbers = np.random.default_rng(0).standard_normal((6, 3, SIDE, SIDE), np.float32)
+    with Engine(narrow_model, device="cpu", batch=4) as engine:
+        frames = engine.executor.frames(4, "float32", 2)
+        frame = frames.take()
+        buffer = engine.device.pinned(numbers[:4].nbytes)
+        buffer[:] = numbers[:4].reshape(-1).view(np.uint8)
+        frames.upload(frame, buffer)
+        frames.launch(frame, 4)
+        results = frames.receive(frame, 4, 4)
+        assert results.outputs[0].tobytes() == engine.run(numbers[:4]).tobytes()
+        again = frames.images(frame, 4, np.array([2, 0]))
+        assert again.tobytes() == numbers[[2, 0]].tobytes()
+        frames.close()
+
+
 @pytest.mark.parametrize(
     ("count", "kind", "expected"),
     [(1, "cuda", 1), (5, "cuda", 8), (128, "cuda", 128), (10**6, "cuda", 128), (5, "cpu", 1), (16, "cpu", 8)],

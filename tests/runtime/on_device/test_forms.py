@@ -87,23 +87,6 @@ def test_every_form_has_the_bits_of_float32(device: Device, model: Path, precisi
                 assert [is_channels_last(y) for y in found[:3]] == [form.endswith("last")] * 3
 
 
-def test_as_stored_is_what_the_next_layer_reads(device: Device, model: Path) -> None:
-    """Nothing is launched beside the program but what brings the images in and the words out."""
-    with opened(model, device, batch=2, precision="fp16", kernels="mma", outputs=LAYERS[:2]) as engine:
-        given = Placed(engine.device, images(2))
-        steps = len(engine.program.input.entries["float32"].steps) + len(engine.program.steps)
-        engine.run(given)  # what an engine has on the device for all runs is there with the first
-        before = engine.counters
-        first, second = engine.run(given, form="stored")
-        assert engine.counters.since(before).launches == steps + 2
-        assert (first.element_type, first.strides) == ("float16", (SIZE * SIZE * 64, 1, SIZE * 64, 64))
-        before = engine.counters
-        engine.run(given)
-        assert engine.counters.since(before).launches == steps + 2 + len(engine.program.output_steps)
-        assert len(engine.program.output_steps) == 2
-        assert second.shape[1] == 6
-
-
 def test_the_callers_arrays(device: Device, model: Path) -> None:
     """Element type and strides say what is wanted; what lies beside the arrays stays."""
     count = 3

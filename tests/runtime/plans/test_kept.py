@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.plans.conftest import CUT
-from tests.support.counting_device import Counting
+from tests.runtime.plans.conftest import CUT, Card
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
@@ -24,26 +21,8 @@ def image(sides: tuple[int, int], count: int = 1) -> Any:
     return np.ones((count, 3, *sides), np.float32)
 
 
-class Card(Counting):
-    """A device with so many bytes free."""
-
-    def __init__(self, device: Any, free: int | None = None) -> None:
-        super().__init__(device)
-        self.facts = device.facts if free is None else replace(device.facts, memory_free=free)
-
-    def close(self) -> None:
-        """Stay open, for tests to look at what is left."""
-
-
-@pytest.fixture
-def cpu() -> Iterator[CpuDevice]:
-    device = CpuDevice()
-    yield device
-    device.close()
-
-
 def open_engine(model: Model, card: Card, **options: Any) -> Engine:
-    return Engine(model, device=Opened(card, "a test"), outputs=[CUT], **options)  # type: ignore[arg-type]
+    return Engine(model, device=Opened(card, "a test"), outputs=[CUT], **options)
 
 
 def needs(model: Model, cpu: CpuDevice, *sizes: tuple[int, int]) -> int:

@@ -27,7 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
     "squared": {"layers": LAYERS},
     "absolute": {"layers": LAYERS, "distance": "absolute"},
     "unit": {"layers": LAYERS, "distance": "unit"},
-    "style": {"style": STYLE},
     "both": {"layers": {"relu2_2": 1.0}, "style": STYLE},
 }
 
@@ -44,17 +43,16 @@ def exact(engine: LossEngine, options: dict[str, Any], x: Array, targets: tuple[
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients(device: Device, model: Path, case: str) -> None:
     with LossEngine(model, **CASES[case], device=device.facts.kind) as engine:
-        for size in (33,) if case != "squared" else (48, 33):
-            x, y = images(3, size), -images(3, size)
-            targets = engine.targets(y)
-            loss, gradient = engine.value_and_gradient(x, targets)
-            expected, slope = exact(engine, CASES[case], x, targets)
-            np.testing.assert_allclose(loss, expected, rtol=1e-5)
-            assert (loss.dtype, loss.shape, gradient.dtype, gradient.shape) == (np.float32, (3,), np.float32, x.shape)
-            assert np.linalg.norm(gradient - slope) <= BOUND * np.linalg.norm(slope)
-            np.testing.assert_allclose(engine.value(x, targets), loss, rtol=1e-6)
-            same = engine.value(y, targets)
-            assert (same < 1e-6 * loss).all()
+        x, y = images(2, 21), -images(2, 21)
+        targets = engine.targets(y)
+        loss, gradient = engine.value_and_gradient(x, targets)
+        expected, slope = exact(engine, CASES[case], x, targets)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        assert (loss.dtype, loss.shape, gradient.dtype, gradient.shape) == (np.float32, (2,), np.float32, x.shape)
+        assert np.linalg.norm(gradient - slope) <= BOUND * np.linalg.norm(slope)
+        np.testing.assert_allclose(engine.value(x, targets), loss, rtol=1e-6)
+        same = engine.value(y, targets)
+        assert (same < 1e-6 * loss).all()
 
 
 def test_one_target_for_all_and_a_style_of_another_size(device: Device, model: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +31,6 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("wide") / "vgg.onnx"
     make_vgg(path, variant="vgg11", size=32, width=64, hidden=64, classes=10)
     return path
-
-
-@pytest.fixture
-def cpu() -> Iterator[CpuDevice]:
-    with closing(CpuDevice()) as device:
-        yield device
 
 
 def losses_on(device: CpuDevice, path: Path) -> Losses:

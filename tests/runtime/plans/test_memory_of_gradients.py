@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.plans.conftest import CUT
-from tests.support.counting_device import Counting
-from tests.support.foreign_arrays import CpuForeign, Placed
+from tests.runtime.plans.conftest import CUT, Card
+from tests.support.foreign_arrays import Placed
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from vgg16gpu import Engine, LossEngine
 from vgg16gpu.compiler.compile import EngineOptions, sampler
@@ -24,41 +21,6 @@ from vgg16gpu.runtime.plans.gradients import gradient_plan
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 SIDES = (32, 40)
-
-
-class Card(Counting):
-    """A device that knows the most bytes that have been allocated on it at once, and may have but few free."""
-
-    def __init__(self, device: Any, free: int | None = None) -> None:
-        super().__init__(device)
-        self.facts = device.facts if free is None else replace(device.facts, memory_free=free)
-        self.foreign = CpuForeign(device)
-        self._sizes: dict[int, int] = {}
-        self.most = 0
-
-    def allocate(self, nbytes: int) -> Any:
-        address = super().allocate(nbytes)
-        self._sizes[address] = nbytes
-        self.most = max(self.most, sum(self._sizes.values()))
-        return address
-
-    def free(self, address: int) -> None:
-        self._sizes.pop(address)
-        super().free(address)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self._sizes.values())
-
-    def close(self) -> None:
-        """Stay open, for tests to look at what is left."""
-
-
-@pytest.fixture
-def cpu() -> Iterator[CpuDevice]:
-    device = CpuDevice()
-    yield device
-    device.close()
 
 
 def images(count: int, sides: tuple[int, int] = SIDES) -> Any:
