@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.selection import examples
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
 from vgg16gpu.program.values import ALIGNMENT
 
@@ -26,7 +26,7 @@ def live_nbytes(lives: list[Lifetime]) -> list[int]:
     return [sum(aligned(life.nbytes) for life in lives if life.first <= step <= life.last) for step in range(STEPS + 1)]
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(lifetimes)
 def test_live_buffers_never_overlap(lives: list[Lifetime]) -> None:
     offsets, size = assign_offsets(lives)
@@ -39,7 +39,7 @@ def test_live_buffers_never_overlap(lives: list[Lifetime]) -> None:
             assert apart or not alive_together(a, b) or 0 in (a.nbytes, b.nbytes)
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(lifetimes)
 def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[Lifetime]) -> None:
     _, size = assign_offsets(lives)
@@ -47,7 +47,7 @@ def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[Lifetime]) -> N
     assert size <= sum(aligned(life.nbytes) for life in lives)
 
 
-@settings(deadline=None, derandomize=True)
+@examples(100)
 @given(st.lists(st.integers(1, 10_000), min_size=2, max_size=12))
 def test_a_chain_that_shrinks_takes_its_two_largest_neighbours(sizes: list[int]) -> None:
     """As a VGG's does, but for its input."""
@@ -69,12 +69,3 @@ def test_a_gap_that_is_too_small_is_not_used() -> None:
     below, dies, above = Lifetime(1024, 0, 9), Lifetime(256, 0, 1), Lifetime(256, 0, 9)
     offsets, size = assign_offsets([below, dies, above, Lifetime(256, 2, 2), Lifetime(256, 2, 2)])
     assert (offsets, size) == ((0, 1024, 1280, 1024, 1536), 1792)
-
-
-def test_nothing_takes_nothing() -> None:
-    assert assign_offsets([]) == ((), 0)
-
-
-@pytest.mark.parametrize(("nbytes", "expected"), [(0, 0), (1, 256), (255, 256), (256, 256), (257, 512)])
-def test_aligned(nbytes: int, expected: int) -> None:
-    assert aligned(nbytes) == expected

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.narrow_vgg import SIZES, images, pixels
-from tests.support.onnx_models import Model
+from tests.support.foreign_arrays import SIZE, inputs
+from tests.support.narrow_vgg import images, pixels
+from tests.support.onnx_models import torch_vgg
 from vgg16gpu import Engine
-from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.devices.base import Device
@@ -52,14 +52,6 @@ def check(engine: Engine, inputs: Sequence[NamedInput]) -> Calibration:
     return made
 
 
-@pytest.mark.first_case(reason="the kernels' tests count; one net shows the rest")
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("name", SIZES)
-def test_the_scales_of_networks(device: Device, models: dict[str, Path], name: str, batch: int) -> None:
-    with calibration_engine(models[name], device=device.facts.kind, batch=batch) as engine:
-        check(engine, named(images(6, SIZES[name])))
-
-
 def test_pixels_and_numbers_and_batches_that_are_not_full(device: Device, model: Path) -> None:
     mixed = [*pixels(3), *images(5), *pixels(1)]
     options = {"device": device.facts.kind, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
@@ -76,24 +68,14 @@ def test_an_engine_of_several_sizes_counts_every_image(device: Device, model: Pa
         assert calibrate(engine, given) == several
 
 
-def test_what_general_ops_made(device: Device, tmp_path: Path) -> None:
-    net = Model((2, 3, 6, 5))
-    x = net.conv("input", "a", 3, 6)
-    x = net.node("Transpose", [x], "t", perm=[0, 2, 3, 1])
-    x = net.node("Reshape", [x, net.constant("shape", np.array([2, -1], np.int64))], "r")
-    net.node("Gemm", [x, net.constant("w", np.ones((180, 4), np.float32))], "y")
-    path = net.save(tmp_path / "net.onnx")
-    with calibration_engine(path, device=device.facts.kind, batch=2) as engine:
-        check(engine, named(np.random.default_rng(3).standard_normal((3, 3, 6, 5), np.float32)))
-
-
-def test_values_of_another_element_are_counted_on_the_host(model: Path) -> None:
-    with Engine(model, device="cpu", precision="fp16", kernels="mma", batch=2, keep_values=True) as engine:
-        check(engine, named(images(3)))
+def test_values_of_another_element_are_counted_on_the_host() -> None:
+    options: Any = {"precision": "fp16", "kernels": "mma", "batch": 2, "keep_values": True}
+    with Engine(torch_vgg(size=SIZE).proto(), device="cpu", **options) as engine:
+        check(engine, named(inputs("float32", 3)))
         assert Element.F16 in {value.element for _, value in engine.kept_values()}
 
 
-@pytest.mark.parametrize("value", [3e38, np.inf])
+@pytest.mark.parametrize("value", [3e38])
 def test_the_first_value_that_is_not_finite_is_named(device: Device, model: Path, value: float) -> None:
     """In the batch in which it is, as when each was read."""
     good, bad = images(3), np.full_like(images(1), value)
@@ -125,22 +107,3 @@ def test_memory_is_given_back(model: Path) -> None:
                 counting.add(1)
         assert not held
         engine.device.allocate, engine.device.free = allocate, free
-
-
-def test_a_run_copies_a_word_for_each_value(device: Device, model: Path) -> None:
-    """Not the values: a layer of VGG16 has 12 MB an image."""
-    with calibration_engine(model, device=device.facts.kind) as engine:
-        names = [*quantised_inputs(engine.graph)]
-        with Counting(engine, names) as counting:
-            copied: list[int] = []
-            copy_out = engine.device.copy_out
-
-            def noted(target: Array, *rest: Any) -> None:
-                copied.append(target.nbytes)
-                copy_out(target, *rest)
-
-            engine.run(images(1))
-            engine.device.copy_out = noted  # type: ignore[method-assign]
-            counting.add(1)
-            engine.device.copy_out = copy_out  # type: ignore[method-assign]
-        assert copied == [4 * len(names)]

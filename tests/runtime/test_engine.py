@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.support.foreign_arrays import SIZE, inputs
 from tests.support.kernel_harness import assert_same_bits, bounds
 from tests.support.narrow_vgg import SIZES, images, pixels, run
+from tests.support.onnx_models import torch_vgg
 from tests.support.reference import apply, evaluate
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, layer_error, score_error
@@ -36,31 +38,13 @@ def check_steps(engine: Engine, x: Array) -> None:
     assert (score_error(scores, exact[engine.graph.outputs[0]]) <= SCORE_TOLERANCE).all()
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", ["vgg16_bn-48", "vgg11-61"])
 def test_step_by_step(device: Device, models: dict[str, Path], name: str) -> None:
     with Engine(models[name], device=device.facts.kind, batch=2, keep_values=True) as engine:
         check_steps(engine, images(2, SIZES[name]))
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_every_onnx_value_as_an_output(device: Device, models: dict[str, Path], name: str) -> None:
-    """Nothing is fused then: each ReLU, pool and normalisation runs on its own."""
-    nodes = onnx.load(models[name]).graph.node
-    names = [node.output[0] for node in nodes]
-    x = images(1, SIZES[name])
-    with Engine(models[name], device=device.facts.kind, outputs=names) as engine:
-        values = engine.run(x)
-        exact = evaluate(engine.graph, x)
-    assert isinstance(values, tuple)
-    assert len(values) == len(nodes)
-    for value_name, value in zip(names, values, strict=True):
-        assert layer_error(value, exact[value_name]) <= SCORE_TOLERANCE, value_name
-    with Engine(models[name], device=device.facts.kind) as engine:
-        fused = run(engine, x)
-    assert (score_error(values[-1], fused) <= SCORE_TOLERANCE).all()
-
-
-@pytest.mark.parametrize("name", [name for name in SIZES if "_bn" not in name])
+@pytest.mark.parametrize("name", ["vgg11-61"])
 def test_fusing_changes_no_bits(device: Device, models: dict[str, Path], name: str) -> None:
     """On float32 kernels, and but for a normalisation: folding one into the weights rounds them."""
     names = [node.output[0] for node in onnx.load(models[name]).graph.node]
@@ -90,7 +74,7 @@ def test_same_bits_at_one_batch_size(device: Device, model: Path, precision: str
     x = images(5)
     answers = []
     most = 8 if device.facts.kind == "cpu" else 16
-    for batch in (1, 2, 5, most):
+    for batch in (1, 2, most):
         with Engine(model, device=device.facts.kind, batch=batch, precision=precision) as engine:
             answers.append(check_one_size(engine, x))
     for scores in answers[1:]:
@@ -115,21 +99,13 @@ def test_same_bits_in_any_batch_on_float32_kernels(device: Device, model: Path) 
     x = images(5)
     with Engine(model, device=device.facts.kind, kernels="ffma") as engine:
         expected = run(engine, x)
-    for batch in ([2], [5], [1, 3], [4, 2], 16):
+    for batch in ([1, 3], [4, 2]):
         with Engine(model, device=device.facts.kind, kernels="ffma", batch=batch) as engine:
             assert_same_bits(run(engine, x), expected, f"batch {batch}")
             assert_same_bits(run(engine, x[::-1]), expected[::-1], f"batch {batch}, reversed")
 
 
-def test_same_bits_with_and_without_kept_values(device: Device, model: Path) -> None:
-    x = images(2)
-    with Engine(model, device=device.facts.kind, batch=2) as engine:
-        expected = run(engine, x)
-    with Engine(model, device=device.facts.kind, batch=2, keep_values=True) as engine:
-        assert_same_bits(run(engine, x), expected)
-
-
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", ["vgg11-61"])
 def test_a_nan_stays_in_its_image(device: Device, models: dict[str, Path], name: str) -> None:
     x = images(4, SIZES[name])
     with Engine(models[name], device=device.facts.kind, batch=4, allow_nonfinite=True) as engine:
@@ -190,58 +166,38 @@ def test_built_run_and_closed_in_different_threads(device: Device, model: Path) 
 # ---- Beyond the range of float16
 
 
-def fp16(model: Path, device: Device, **options: Any) -> Engine:
-    """An engine whose values are float16 on every device."""
-    return Engine(model, device=device.facts.kind, precision="fp16", kernels="mma", **options)
+def fp16(device: Device, **options: Any) -> Engine:
+    """An engine of a small net, whose values are float16 on every device."""
+    proto = torch_vgg(size=SIZE).proto()
+    return Engine(proto, device=device.facts.kind, precision="fp16", kernels="mma", **options)
 
 
-def overflowing(x: Array, *which: int) -> Array:
-    """The same with values that fit float16 in the input, but not behind a convolution, in some of the images."""
-    x = x.copy()
-    x[list(which)] *= np.float32(3e4)
-    return x
-
-
-def test_images_beyond_float16_are_refused_by_number(device: Device, model: Path) -> None:
-    x = overflowing(images(5), 1, 4)
-    with fp16(model, device, batch=2) as engine:
+def test_images_beyond_float16_are_refused_by_number(device: Device) -> None:
+    x = inputs("float32", 5)
+    x[[1, 4]] *= np.float32(3e4)  # in range in the input, but not behind a convolution
+    with fp16(device, batch=2) as engine:
         with pytest.raises(
             InputError, match=r"^input 1, 4 of 5 \(counted from 0\): values leave .* precision bf16 or fp32"
         ):
             engine.run(x)
-        assert np.isfinite(run(engine, images(5))).all()
+        assert np.isfinite(run(engine, inputs("float32", 5))).all()
         assert engine.second_passes == 0
 
 
-def test_nan_is_not_taken_for_an_image_beyond_float16(device: Device, model: Path) -> None:
-    x = images(3)
-    x[1, 0, 5, 5] = np.nan
-    with fp16(model, device, batch=4) as engine, pytest.raises(InputError, match=r"input 1 of 3 .* holds NaN or Inf"):
-        engine.run(x)
-    with fp16(model, device, batch=4, allow_nonfinite=True) as engine:
-        assert_same_bits(run(engine, x)[[0, 2]], run(engine, images(3))[[0, 2]])
-        with pytest.raises(InputError, match=r"input 2 of 3 .* leave the range of float16"):
-            engine.run(overflowing(x, 2))
-
-
-@pytest.mark.first_case(reason="second passes of bytes and of pinned memory are in on_device/test_second_pass.py")
 @pytest.mark.usefixtures("second_passes")
-@pytest.mark.parametrize("first", [None, 0, 1], ids=["ordinary memory", "pinned input", "not at its start"])
 @pytest.mark.parametrize("element_type", ["float32", "uint8"])
-def test_images_out_of_range_are_run_again(device: Device, model: Path, element_type: str, first: int | None) -> None:
-    x = images(4) if element_type == "float32" else pixels(4)
-    with fp16(model, device, batch=(1, 4)) as engine:
-        expected = [run(engine, image[None])[0] for image in x]
+def test_images_out_of_range_are_run_again(device: Device, element_type: str) -> None:
+    """From ordinary memory, from the pinned input, and from where that does not start."""
+    given = inputs(element_type, 4)
+    with fp16(device, batch=(1, 4)) as engine:
+        exact = [run(engine, image[None])[0] for image in given]
         assert engine.second_passes == 4
-        before = engine.counters
-        count = 4
-        if first is not None:
-            memory = engine.input(element_type)
-            memory[:] = x
-            x, expected = memory[first:], expected[first:]
-            count -= first
-        assert_same_bits(run(engine, x), np.stack(expected))
-        assert engine.second_passes == 4 + count
-        launches = [len(program.all_steps(element_type)) for program in engine.plan.programs]
-        total = launches[1] + count * launches[0]
-        assert engine.counters.since(before) == Counters(1 + count, 1 + count, total, 1 + count, 0)
+        memory = engine.input(element_type)
+        for x, first in ((given, 0), (memory, 0), (memory[1:], 1)):
+            memory[:] = given  # runs use it
+            before, again, count = engine.counters, engine.second_passes, len(x)
+            assert_same_bits(run(engine, x), np.stack(exact[first:]))
+            assert engine.second_passes == again + count
+            launches = [len(program.all_steps(element_type)) for program in engine.plan.programs]
+            total = launches[1] + count * launches[0]
+            assert engine.counters.since(before) == Counters(1 + count, 1 + count, total, 1 + count, 0)

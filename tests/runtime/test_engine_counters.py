@@ -19,19 +19,6 @@ def runs(count: int, launches: int) -> Counters:
     return Counters(count, count, count * launches, count, 0)
 
 
-def test_counters(device: Device, model: Path) -> None:
-    with Engine(model, device=device.facts.kind, batch=[1, 4]) as engine:
-        assert engine.counters == Counters()
-        launches = {program.batch: 1 + len(program.steps) for program in engine.plan.programs}
-        engine.run(images(1))
-        assert engine.counters == runs(1, launches[1])
-        engine.run(pixels(1))
-        assert engine.counters == runs(2, launches[1])
-    with Engine(model, device=device.facts.kind, batch=4) as engine:
-        engine.run(images(9))
-        assert engine.counters == runs(3, launches[4])
-
-
 class DriverCalls:
     """Counts, below the device, what goes to the driver; or on the cpu, to the C library and the compiled kernels."""
 

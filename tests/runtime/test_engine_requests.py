@@ -8,47 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from tests.support.kernel_harness import assert_same_bits
-from tests.support.narrow_vgg import SCORES, images, run
-from tests.support.reference import evaluate
+from tests.support.narrow_vgg import images, run
 from vgg16gpu import Engine
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
-
-
-def test_several_outputs_and_inputs_by_name(device: Device, model: Path) -> None:
-    x = images(3)
-    names = [node.output[0] for node in onnx.load(model).graph.node]
-    hidden = names[-2]
-    with Engine(model, device=device.facts.kind, batch=2, outputs=["output", hidden]) as engine:
-        scores, features = engine.run({"input": x})
-        exact = evaluate(engine.graph, x)
-    assert (scores.shape, features.shape) == ((3, SCORES), (3, 64))
-    assert (score_error(scores, exact["output"]) <= SCORE_TOLERANCE).all()
-    assert (score_error(features, exact[hidden]) <= SCORE_TOLERANCE).all()
-
-
-def test_it_says_what_it_does(device: Device, model: Path) -> None:
-    with Engine(model, device=device.facts.kind, batch=[1, 3]) as engine:
-        assert engine.program.batch == 3
-        assert "conv 3x3 3->8 + relu" in str(engine.program)
-        assert device.facts.kind in engine.device_choice
-        assert engine.device.facts.kind == device.facts.kind
-        assert all(seconds > 0 for seconds in vars(engine.timings).values())
-        plan = engine.plan
-        memory = max(program.activations_nbytes for program in (*plan.all_programs, *plan.second_passes))
-        words = plan.device_nbytes - plan.weights.weights_nbytes - memory  # of the guard of second passes
-        assert 0 < words < 1024 if plan.second_passes else words == 0
-
-
-def test_closing_twice(device: Device, model: Path) -> None:
-    engine = Engine(model, device=device.facts.kind)
-    engine.close()
-    engine.close()
+from vgg16gpu.zoo.digits import heldout
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +143,14 @@ def test_an_unknown_kind_of_device_is_refused(model: Path) -> None:
     for device in (None, 0):
         with pytest.raises(DeviceError, match=f"unknown device {device}; accepted: auto"):
             Engine(model, device=device)
+
+
+def test_it_says_what_it_is_and_calling_it_is_running_it() -> None:
+    x = heldout()[1][:2]
+    with Engine("digits", device="cpu", batch=(1, 2), precision="fp16") as engine:
+        text = repr(engine)
+        for part in ("Engine(", "digits.onnx on ", ", fp16, batch 1, 2;", "(N, 1, 32, 32) -> output: float32 (N, 10))"):
+            assert part in text
+        assert "closed" not in text
+        assert_same_bits(engine(x), engine.run(x))
+    assert ", closed;" in repr(engine)

@@ -26,12 +26,6 @@ def test_devices_are_called_as_in_onnx():
         backend.prepare(add(), "TPU")
 
 
-@pytest.mark.gpu
-def test_a_gpu_may_have_a_number():
-    assert backend.supports_device("CUDA")
-    assert backend.supports_device("CUDA:0")
-
-
 @pytest.mark.parametrize("form", [list, tuple, lambda arrays: dict(zip("ab", arrays, strict=True))])
 def test_inputs_may_come_in_any_form(device, form):
     a, b = normal(2, 3), normal(3)
@@ -39,15 +33,6 @@ def test_inputs_may_come_in_any_form(device, form):
     assert isinstance(outputs, tuple)
     assert_array_equal(outputs[0], a + b)
     assert_array_equal(outputs["y"], a + b)
-
-
-def test_the_only_input_needs_no_list_and_may_be_a_scalar(device):
-    made = model([node("LeakyRelu", ["x"], ["y"], alpha=0.5)], [value("x", [])], [value("y", [])])
-    rep = backend.prepare(made, NAMES[device.facts.kind])
-    for x in (np.float32(-3), np.array(-3, np.float32), [np.float32(-3)]):
-        (y,) = rep.run(x)
-        assert y.shape == ()
-        assert y == -1.5
 
 
 def test_weights_that_are_declared_as_inputs_are_not_asked_for(device):
@@ -76,17 +61,6 @@ def test_what_only_the_shapes_show_is_refused_by_the_run():
     assert rep.run([normal(6), np.array([3, 2])])[0].shape == (3, 2)
 
 
-def test_a_model_gives_its_memory_back_when_nobody_holds_it(monkeypatch, device):
-    counting = Counting(device)
-    monkeypatch.setattr(backend, "_opened", lambda _: counting)
-    rep = backend.prepare(add())
-    rep.run([normal(1, 3), normal(3)])
-    assert counting.used
-    del rep
-    gc.collect()
-    assert not counting.used
-
-
 def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind_it(monkeypatch, device):
     """A device takes one call at a time: while it records a graph, memory cannot be freed."""
     freed = []
@@ -100,6 +74,8 @@ def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind
 
     collecting = Collecting(device)
     monkeypatch.setattr(backend, "_opened", lambda _: collecting)
+    gc.collect()
+    gc.freeze()  # each collection then looks at what this test has made alone
     inputs = [normal(1, 3), normal(3)]
     forgotten, rep = backend.prepare(add()), backend.prepare(add())
     forgotten.run(inputs)
@@ -111,6 +87,7 @@ def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind
     assert not any(freed)
     del rep
     assert not collecting.used
+    gc.unfreeze()
 
 
 # ---- Single nodes
@@ -127,28 +104,10 @@ def test_a_node_runs_by_itself(device):
     assert_array_equal(y, np.minimum(a, np.float32(0.25)))
 
 
-def test_the_outputs_of_a_node_have_the_types_that_its_operator_gives(device):
-    x = np.array([[1.5, -2]], np.float16)
-    y, mask = backend.run_node(node("Dropout", ["x"], ["y", "mask"]), [x], NAMES[device.facts.kind])
-    assert_array_equal(y, x)
-    assert y.dtype == np.float16
-    assert mask.dtype == bool
-    assert mask.all()
-
-
 def test_the_caller_may_say_what_a_node_gives(device):
     x = normal(2)
     run = backend.run_node(node("Relu", ["x"], ["y"]), [x], NAMES[device.facts.kind], [(np.float32, (2,))])
     assert_array_equal(run[0], np.maximum(x, 0))
-
-
-def test_a_node_means_what_its_opset_says():
-    x = normal(2, 3, 4)
-    softmax = node("Softmax", ["x"], ["y"])
-    (new,) = backend.run_node(softmax, [x])
-    (old,) = backend.run_node(softmax, [x], opset_version=11)
-    assert_allclose(new.sum(axis=-1), 1, rtol=1e-6)
-    assert_allclose(old.sum(axis=(1, 2)), 1, rtol=1e-6)
 
 
 def test_the_inputs_of_a_node_are_counted():

@@ -1,8 +1,5 @@
 """Sessions: arrays as they are, plans for their shapes, and what is given back."""
 
-import gc
-import weakref
-
 import numpy as np
 import onnx
 import pytest
@@ -10,12 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto, helper
 
 from tests.support.counting_device import Counting
-from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, reshape, unsupported, value
+from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, value
 from vgg16gpu.compiler.graph.ops import Arithmetic, Concat, Graph, GraphInput, Slice
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.errors import DeviceError, InputError, ModelError
-from vgg16gpu.runtime import session as session_module
-from vgg16gpu.runtime.plans import kept as kept_module
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.session import CAPACITY, Session, without_empty
 
 
@@ -31,69 +26,12 @@ def test_a_model_may_be_a_file_or_bytes_or_a_message(tmp_path, device, form):
     assert y.dtype == np.float32
 
 
-def test_a_session_opens_and_closes_a_device_that_is_given_by_name_and_leaves_another_open(device):
-    with Session(add(), device.facts.kind) as session:
-        own = session.device
-        session.run({"a": normal(1, 3), "b": normal(3)})
-    with pytest.raises(DeviceError):
-        own.allocate(1)
-    with Session(add(), device) as session:
-        session.run({"a": normal(1, 3), "b": normal(3)})
-    device.free(device.allocate(1))
-
-
 def test_a_closed_session_says_so(device):
     session = Session(add(), device)
     session.close()
     session.close()
     with pytest.raises(InputError, match="closed"):
         session.run({"a": normal(1, 3), "b": normal(3)})
-
-
-def test_several_outputs_come_in_the_order_of_the_model(device):
-    nodes = [node("Shape", ["p"], ["s"]), node("Mul", ["a", "a"], ["q"]), node("Add", ["a", "q"], ["p"])]
-    nodes = [nodes[1], nodes[2], nodes[0]]
-    outputs = [value("s", [2], INT64), value("p", [2, 3]), value("q", [2, 3])]
-    a = normal(2, 3)
-    with Session(model(nodes, [value("a", [2, 3])], outputs), device) as session:
-        s, p, q = session.run({"a": a})
-    assert_array_equal(s, [2, 3])
-    assert s.dtype == np.int64
-    assert_array_equal(q, a * a)
-    assert_array_equal(p, a + a * a)
-
-
-def test_whole_numbers_are_constants_of_the_graph(device):
-    x = normal(2, 6)
-    with Session(reshape(), device) as session:
-        for target in ([3, 4], [4, 3], [12], [1, -1, 2, 2]):
-            (y,) = session.run({"x": x, "s": np.array(target)})
-            assert_array_equal(y, x.reshape(target))
-
-
-def test_a_plan_is_made_once_for_each_form_and_the_last_ones_are_kept(device, monkeypatch):
-    made = []
-    plan = session_module.make_plan
-    monkeypatch.setattr(session_module, "make_plan", lambda *args: made.append(0) or plan(*args))
-
-    def run(session, rows):
-        a, b = normal(rows, 3), normal(3)
-        (y,) = session.run({"a": a, "b": b})
-        assert_array_equal(y, a + b)
-        return len(made)
-
-    with Session(add(), device) as session:
-        assert [run(session, rows) for rows in (1, 1, 2, 1, 2)] == [1, 1, 2, 2, 2]
-        assert [run(session, rows) for rows in range(1, CAPACITY + 1)][-1] == CAPACITY
-        assert run(session, 1) == CAPACITY  # and so the second is the oldest
-        assert run(session, CAPACITY + 1) == CAPACITY + 1
-        assert run(session, 1) == CAPACITY + 1
-        assert run(session, 2) == CAPACITY + 2
-    with Session(reshape(), device) as session:
-        made.clear()
-        for target in ([3, 2], [2, 3], [3, 2]):
-            session.run({"x": normal(6), "s": np.array(target)})
-        assert len(made) == 2
 
 
 def conv_softmax():
@@ -117,22 +55,6 @@ def test_plans_that_are_not_kept_and_closed_sessions_give_back_what_they_had(dev
         assert in_use[CAPACITY - 1 :] == [(every, CAPACITY * launches)] * 4
     assert not counting.used
     assert not counting.bound
-
-
-def test_nothing_refers_to_a_plan_that_is_not_kept(device, monkeypatch):
-    plans = []
-
-    class Watched(kept_module.Executor):
-        def __init__(self, *args):
-            plans.append(weakref.ref(self))
-            super().__init__(*args)
-
-    monkeypatch.setattr(kept_module, "Executor", Watched)
-    with Session(add(), device) as session:
-        for rows in range(1, CAPACITY + 3):
-            session.run({"a": normal(rows, 3), "b": normal(3)})
-        gc.collect()
-        assert [plan() is None for plan in plans] == [True] * 2 + [False] * CAPACITY
 
 
 @pytest.mark.gpu
@@ -188,26 +110,6 @@ def test_float16_models_take_and_give_float16(device):
             session.run({"x": x.astype(np.float32)})
 
 
-def test_nan_and_infinities_pass(device):
-    a = np.array([[np.nan, np.inf, -np.inf]], np.float32)
-    with Session(add(), device) as session:
-        (y,) = session.run({"a": a, "b": np.zeros(3, np.float32)})
-    assert_array_equal(y, a)
-
-
-def test_outputs_are_the_callers_own(device):
-    nodes = [node("Identity", ["x"], ["y"]), node("Shape", ["x"], ["s"])]
-    made = model(nodes, [value("x", [3])], [value("y", [3]), value("s", [1], INT64)])
-    x = normal(3)
-    with Session(made, device) as session:
-        y, s = session.run({"x": x})
-        y += 1
-        s += 1
-        again, shape = session.run({"x": x})
-    assert_array_equal(again, x)
-    assert_array_equal(shape, [3])
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
@@ -244,13 +146,6 @@ def test_a_float_result_that_is_declared_as_whole_is_refused(device):
     made = model([node("Relu", ["x"], ["y"])], [value("x", [3])], [value("y", [3], INT64)])
     with Session(made, device) as session, pytest.raises(ModelError, match="output 'y'"):
         session.run({"x": normal(3)})
-
-
-def test_check_refuses_before_a_run_where_the_shapes_are_declared(device):
-    with Session(unsupported(), device) as session, pytest.raises(ModelError, match="Sin"):
-        session.check()
-    with Session(reshape(), device) as session:
-        session.check()
 
 
 # ---- Values without elements

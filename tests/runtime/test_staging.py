@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.late_device import LateDevice
 from tests.support.stream_items import PARTS, items
-from vgg16gpu.devices.base import Stream
+from vgg16gpu import Engine
+from vgg16gpu.devices import Opened
 from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.runtime.batcher import Item, cut, flow
-from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline
-from vgg16gpu.runtime.frames import Port, Span
+from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.zoo.digits import heldout
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
@@ -92,146 +94,51 @@ def test_staging_raises_what_a_thread_raises() -> None:
 # ---- The order of things on a device that does them as late, and in as odd an order, as it may
 
 
-class LateDevice:
-    """Streams whose work is done only when somebody waits, each time the next piece of a stream that chance picks."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._streams: dict[Stream, deque[Callable[[], bool]]] = {stream: deque() for stream in Stream}
-        self._recorded: list[int] = []
-        self._reached: list[int] = []
-        self.memory: dict[int, Any] = {}
-
-    def allocate(self, nbytes: int) -> int:
-        self.memory[address := 1000 * len(self.memory) + 1000] = np.full(nbytes, 0xEE, np.uint8)
-        return address
-
-    def free(self, address: int) -> None:
-        del self.memory[address]
-
-    def pinned(self, nbytes: int) -> Any:
-        return np.full(nbytes, 0xDD, np.uint8)
-
-    def unpin(self, buffer: Any) -> None:
-        pass
-
-    def zero(self, address: int, nbytes: int) -> None:
-        self.enqueue(Stream.COMPUTE, lambda: self.memory[address][:nbytes].fill(0))
-
-    def synchronize(self) -> None:
-        while self._streams[Stream.COMPUTE]:
-            self._do_something()
-
-    def copy_in(self, address: int, source: Any, stream: Stream) -> None:
-        self.enqueue(stream, lambda: np.copyto(self._at(address, source.size), source.reshape(-1)))
-
-    def copy_out(self, target: Any, address: int, stream: Stream = Stream.COMPUTE) -> None:
-        self.enqueue(stream, lambda: np.copyto(target, self._at(address, target.size)))
-
-    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
-        self.enqueue(Stream.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
-
-    def _at(self, address: int, size: int) -> Any:
-        return self.memory[address // 1000 * 1000][address % 1000 :][:size]
-
-    def event(self) -> int:
-        self._recorded.append(0)
-        self._reached.append(0)
-        return len(self._recorded) - 1
-
-    def record(self, event: int, stream: Stream) -> None:
-        self._recorded[event] += 1
-        self.enqueue(stream, partial(self._reached.__setitem__, event, self._recorded[event]))
-
-    def follow(self, stream: Stream, event: int) -> None:
-        self._streams[stream].append(partial(self._is_reached, event, self._recorded[event]))
-
-    def wait(self, event: int) -> None:
-        while not self._is_reached(event, self._recorded[event]):
-            self._do_something()
-
-    def enqueue(self, stream: Stream, work: Callable[[], None]) -> None:
-        def done() -> bool:
-            work()
-            return True
-
-        self._streams[stream].append(done)
-
-    def _is_reached(self, event: int, count: int) -> bool:
-        return self._reached[event] >= count
-
-    def _do_something(self) -> None:
-        for stream in self._random.sample(list(Stream), len(Stream)):
-            if self._streams[stream] and self._streams[stream][0]():
-                self._streams[stream].popleft()
-                return
-        raise AssertionError("every stream waits for another one")
-
-
-class LateRunner:
-    """Batches of up to 3 rows of 5 bytes and a control byte: each row plus one comes out, and the input is spoilt."""
-
-    def __init__(self, device: LateDevice) -> None:
-        self._device = device
-        self._arena, self._results = device.allocate(16), device.allocate(16)
-
-    def port(self, batch: int) -> Port:
-        span = Span(self._arena, 5 * batch + 1), Span(self._results, 5 * batch)
-        return Port((batch, 5), "uint8", *span, partial(self._launch, batch), partial(self._read, batch))
-
-    def _launch(self, batch: int) -> None:
-        def compute() -> None:
-            arena = self._device.memory[self._arena]
-            assert arena[5 * batch] == 0  # the control byte
-            self._device.memory[self._results][: 5 * batch] = arena[: 5 * batch] + 1
-            arena[:] = 0xCC
-
-        self._device.enqueue(Stream.COMPUTE, compute)
-
-    def _read(self, batch: int, out: Any, count: int) -> Results:
-        none = np.zeros(count, bool)
-        return Results((out.reshape(batch, 5)[:count].copy(),), none, none)
+@contextmanager
+def late_engine(seed: int) -> Iterator[Engine]:
+    options: Any = {"batch": (2, 3), "kernels": "ffma"}
+    with closing(LateDevice(seed)) as device, Engine("digits", device=Opened(device, "late"), **options) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(seed: int, is_direct: bool) -> None:
-    device: Any = LateDevice(seed)
-    runner = LateRunner(device)
-    ports = {batch: runner.port(batch) for batch in (2, 3)}
-    pipeline = Pipeline(device, Stager(), ports, is_direct=is_direct)
+    with Engine("digits", device="cpu", kernels="ffma") as engine:
+        expected: Any = engine.run(heldout()[1][:50])
     chance = random.Random(seed)
     under_way: deque[Any] = deque()
+    with late_engine(seed) as engine, engine.lane("float32", (1, 32, 32), 3, is_direct=is_direct) as lane:
+        x = engine.device.pinned(50 * 4096).view(np.float32).reshape(50, 1, 32, 32)
+        x[:] = heldout()[1][:50]
 
-    def receive() -> None:
-        x, sent = under_way.popleft()
-        images, results = pipeline.receive(sent)
-        assert np.array_equal(images(np.arange(len(x))), x)
-        assert np.array_equal(results.outputs[0], x + 1)
+        def receive() -> None:
+            first, count, sent = under_way.popleft()
+            assert_same_bits(lane.receive(sent).outputs[0], expected[first : first + count])
 
-    for number in itertools.count():
-        batch = chance.choice((2, 3))
-        x = np.full((chance.randint(1, batch), 5), 8 * number % 200, np.uint8) + np.arange(5, dtype=np.uint8)
-        under_way.append((x, pipeline.send(batch, [x])))
-        if number == 12:
-            under_way.clear()  # as when a stream is left
-        if number == 25:
-            break
-        if len(under_way) == DEPTH:
+        for number in range(26):
+            batch = chance.choice((2, 3))
+            count, first = chance.randint(1, batch), chance.randrange(48)
+            rows = x[first : first + count] if is_direct else x[first : first + count].copy()
+            under_way.append((first, count, lane.send([rows], batch)))
+            if not is_direct:
+                rows[:] = np.nan  # they have been copied
+            if number == 12:
+                under_way.clear()  # as when a stream is left
+            if len(under_way) == DEPTH:
+                receive()
+        while under_way:
             receive()
-    while under_way:
-        receive()
 
 
 def test_a_pipeline_that_finds_no_memory_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = LateDevice(0)
-    runner = LateRunner(device)
-    before = set(device.memory)
-
     def refuse(_: int) -> Any:
         raise DeviceError("no pinned memory")
 
-    monkeypatch.setattr(device, "pinned", refuse)
-    with pytest.raises(DeviceError, match="no pinned memory"):
-        Pipeline(device, Stager(), {2: runner.port(2)})
-    assert set(device.memory) == before
+    with late_engine(0) as engine:
+        heap: Any = engine.device._heap  # type: ignore[attr-defined]
+        before = dict(heap._sizes)
+        monkeypatch.setattr(engine.device, "pinned", refuse)
+        with pytest.raises(DeviceError, match="no pinned memory"):
+            next(engine.stream([heldout()[1][:1]]))
+        assert heap._sizes == before

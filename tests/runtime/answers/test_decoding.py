@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 
 from .conftest import SIDE
-from .test_stream import check, numbers_among, rows, spec_for
+from .test_stream import check, rows, spec_for
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,7 @@ def codec_of(library):
     return NvJpeg(library, FakeForeign())
 
 
-@pytest.mark.parametrize("batch", [1, 4, 64])
-@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize(("batch", "threads"), [(1, 5), (64, 1)])
 def test_answers_are_those_of_the_device_s_pixels_in_the_order_of_files(narrow_model, pictures, faded, batch, threads):
     codec = codec_of(library := FakeLibrary())
     with Engine(narrow_model, device="cpu", batch=batch) as engine:
@@ -90,7 +90,7 @@ def test_where_the_planes_are_libjpeg_s_the_answers_are_the_cpu_s_to_the_bit(nar
         assert by_cpu[2].tobytes() == by_gpu[2].tobytes()
 
 
-@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (4, 1), (32, 2), (32, 3)])
+@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (32, 2)])
 def test_no_room_is_decoded_into_while_it_is_read(narrow_model, pictures, faded, batch, seed, monkeypatch):
     monkeypatch.setattr(decoding, "ROWS", 5)
     device = LateDevice(seed)
@@ -108,25 +108,11 @@ def test_several_decoders_work_side_by_side_in_batches_of_a_slot(narrow_model, p
     library = FakeLibrary(seconds=1e-3)
     with (
         Engine(narrow_model, device="cpu", batch=8) as engine,
-        answering(engine, [pictures] * 4, codec_of(library), threads=2) as stream,
+        answering(engine, [pictures] * 2, codec_of(library), threads=2) as stream,
     ):
-        check(rows(stream), faded * 4)
+        check(rows(stream), faded * 2)
     assert 5 < max(library.calls) <= 8  # beside PNG
     assert 1 < library.most_at_once <= decoding.DECODERS
-
-
-def test_a_refused_file_is_decoded_by_the_cpu_and_its_neighbours_are_not(narrow_model, pictures, faded, wanted):
-    names = [name for name, _ in wanted]
-    refused = next(i for i, name in enumerate(names) if "17.jpg" in name)
-    data = Path(names[refused]).read_bytes()
-    expected = [*faded[:refused], wanted[refused], *faded[refused + 1 :]]
-    library = FakeLibrary(refuses=lambda file: file == data)
-    with (
-        Engine(narrow_model, device="cpu", batch=8) as engine,
-        answering(engine, [pictures], codec_of(library)) as stream,
-    ):
-        check(rows(stream), expected)
-    assert stream.decoded.refused == 1
 
 
 def test_where_nothing_decodes_after_all_the_cpu_does(narrow_model, pictures, wanted):
@@ -183,30 +169,13 @@ def test_leaving_early_ends_all_threads_and_the_engine_serves_on(narrow_model, p
     codec = codec_of(FakeLibrary())
     with Engine(narrow_model, device="cpu", batch=2) as engine:
         before = threading.active_count()
-        for count in (0, 1, 3):
+        for count in (0, 3):
             with answering(engine, [pictures] * 10, codec) as stream:
                 for _, _ in zip(range(count), stream, strict=False):
                     pass
             assert threading.active_count() == before
         with answering(engine, [pictures], codec) as stream:
             check(rows(stream), faded)
-
-
-def test_it_begins_where_it_is_told(narrow_model, pictures, faded):
-    with (
-        Engine(narrow_model, device="cpu", batch=4) as engine,
-        answering(engine, [pictures], codec_of(FakeLibrary()), first=(20, 0)) as stream,
-    ):
-        check(rows(stream), faded[20:])
-
-
-@pytest.mark.parametrize("shape", [(4, 3, SIDE, SIDE), (4, SIDE, SIDE, 3)], ids=["floats", "bytes"])
-def test_numbers_and_files_change_places(narrow_model, pictures, faded, tmp_path, shape):
-    array, paths = numbers_among(pictures, tmp_path, shape)
-    with Engine(narrow_model, device="cpu", batch=4) as engine:
-        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
-        with answering(engine, paths, codec_of(FakeLibrary())) as stream:
-            check(rows(stream), [faded[0], *numbers, *faded[1:5], *numbers])
 
 
 def test_memory_is_bounded_and_what_finds_no_room_is_decoded_by_the_cpu(narrow_model, tmp_path, monkeypatch):
@@ -232,16 +201,6 @@ def test_memory_is_bounded_and_what_finds_no_room_is_decoded_by_the_cpu(narrow_m
         for i in (1, 6):
             pixels = load_image(tmp_path / f"{i:02}.jpg", 3, SIDE, SIDE)
             assert answers[i][2].tobytes() == engine.run(pixels[np.newaxis])[0].tobytes()
-
-
-def test_a_file_that_ends_early_is_left_to_pillow(narrow_model, pictures):
-    with Engine(narrow_model, device="cpu") as engine:
-        decoder = Decoder(spec_for(engine))
-        data = (pictures / "11.jpg").read_bytes()
-        assert decoder.file_shape(data) == (*decoder.shape(data), 0x22)
-        assert decoder.file_shape(data[:-2]) is None
-        assert decoder.file_shape(data[:300]) is None
-        assert decoder.file_shape((pictures / "10.png").read_bytes()) is None
 
 
 def with_identities(data, identities):
@@ -291,45 +250,31 @@ def test_on_a_card_two_runs_are_equal_and_where_hardware_decodes_they_equal_the_
             assert np.abs(once.scores - by_cpu.scores).max() <= bound
 
 
-class TestChoice:
-    @pytest.fixture
-    def spec(self, narrow_model):
-        with Engine(narrow_model, device="cpu") as engine:
-            return spec_for(engine)
-
-    @pytest.fixture
-    def installed(self, monkeypatch):
-        monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: True)
-
-    @pytest.mark.usefixtures("installed")
-    def test_auto_and_cpu(self, spec, monkeypatch):
-        assert not decodes_on_device("cpu", "cuda", spec)
-        assert not decodes_on_device("auto", "cuda", spec)
-        monkeypatch.setattr("vgg16gpu.pictures.choices.AUTO", "gpu")  # what one line would change
-        assert decodes_on_device("auto", "cuda", spec)
-        assert not decodes_on_device("auto", "cpu", spec)
-        assert not decodes_on_device("auto", "cuda", InputSpec((1, 8, 8), preprocess=spec.preprocess))
-
-    @pytest.mark.usefixtures("installed")
-    def test_gpu(self, spec):
-        assert decodes_on_device("gpu", "auto", spec)
-        with pytest.raises(DeviceError, match=r"^decode gpu: .* the device is the CPU"):
-            decodes_on_device("gpu", "cpu", spec)
-        for shape in ((1, 8, 8), (4, 8, 8), (10,)):
-            with pytest.raises(InputError, match=r"^decode gpu: GPUs decode to RGB, .*; give --decode cpu"):
-                decodes_on_device("gpu", "cuda", InputSpec(shape, preprocess=spec.preprocess))
-
-    def test_without_the_package(self, spec, monkeypatch):
-        monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: False)
-        with pytest.raises(DeviceError, match=r"^decode gpu: nvJPEG.* is not installed: python -m pip install"):
-            decodes_on_device("gpu", "cuda", spec)
-
-    def test_another_word(self, spec):
-        with pytest.raises(InputError, match="decode 'tpu' is not one of auto, cpu, gpu"):
-            decodes_on_device("tpu", "cuda", spec)
-
-    def test_a_device_that_turns_out_to_be_the_cpu(self, narrow_model):
-        with Engine(narrow_model, device="cpu") as engine:
-            with pytest.raises(DeviceError, match=r"^decode gpu: pictures are decoded by NVIDIA GPUs alone"):
-                codec_for(engine.device, "gpu")
-            assert codec_for(engine.device, "auto") is None
+def test_who_decodes(narrow_model, monkeypatch):
+    with Engine(narrow_model, device="cpu") as engine:
+        spec = spec_for(engine)
+    gray = InputSpec((1, 8, 8), preprocess=spec.preprocess)
+    monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: True)
+    assert not decodes_on_device("cpu", "cuda", spec)
+    assert not decodes_on_device("auto", "cuda", spec)
+    assert decodes_on_device("gpu", "auto", spec)
+    with pytest.raises(DeviceError, match=r"^decode gpu: .* the device is the CPU"):
+        decodes_on_device("gpu", "cpu", spec)
+    for given in (gray, replace(gray, shape=(4, 8, 8)), replace(gray, shape=(10,))):
+        with pytest.raises(InputError, match=r"^decode gpu: GPUs decode to RGB, .*; give --decode cpu"):
+            decodes_on_device("gpu", "cuda", given)
+    with pytest.raises(InputError, match="decode 'tpu' is not one of auto, cpu, gpu"):
+        decodes_on_device("tpu", "cuda", spec)
+    monkeypatch.setattr("vgg16gpu.pictures.choices.AUTO", "gpu")  # what one line would change
+    assert [decodes_on_device("auto", *given) for given in (("cuda", spec), ("cpu", spec), ("cuda", gray))] == [
+        True,
+        False,
+        False,
+    ]
+    monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: False)
+    with pytest.raises(DeviceError, match=r"^decode gpu: nvJPEG.* is not installed: python -m pip install"):
+        decodes_on_device("gpu", "cuda", spec)
+    with Engine(narrow_model, device="cpu") as engine:
+        with pytest.raises(DeviceError, match=r"^decode gpu: pictures are decoded by NVIDIA GPUs alone"):
+            codec_for(engine.device, "gpu")
+        assert codec_for(engine.device, "auto") is None

@@ -15,6 +15,7 @@ from vgg16gpu.pictures.loading.processes import ProcessLoader
 from vgg16gpu.runtime.answers import classify as classify_module
 from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.resuming import first_open
 
 SPEC = InputSpec((3, 32, 32), preprocess=Preprocess.named("torchvision"))
 
@@ -114,3 +115,13 @@ def test_a_pool_of_no_files_is_refused_too():
 def test_a_batch_of_zero_is_refused_and_not_a_default(folder):
     with pytest.raises(InputError, match="batch 0: give one size"):
         next(vgg16gpu.classify(folder, "digits", device="cpu", batch=0))
+
+
+def test_rows_of_numbers_that_are_done_end_with_their_file(folder):
+    np.save(folder / "00.npy", np.zeros((2, 3, 32, 32), np.float32))
+    numbers, *others = map(str, (folder / "00.npy", folder / "01.jpg", folder / "02.jpg"))
+    rows = [f"{numbers}[0]", f"{numbers}[1]"]
+    listing = list_files([numbers, *others])
+    assert first_open(rows[:1], listing) == ((0, 1), rows[:1])
+    assert first_open([*rows, others[0]], listing) == ((2, 0), [*rows, others[0]])
+    assert first_open([*rows, *others, "more"], listing) == ((3, 0), [*rows, *others])

@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tests.support.softmax_tails import TAILS, digits_with
+from tests.support.softmax_tails import ORDER, TAILS, digits_with
 from vgg16gpu import classify, labels
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
-from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import Element, before_softmax, class_count, gives_probabilities
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
@@ -69,21 +70,41 @@ def test_q2_so_it_is_in_files_and_on_the_screen(tail, form, picture, tmp_path):
     assert found == pytest.approx(wanted, abs=2e-6)
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [("Identity", ["scores"], "output", {})],
-        [("LogSoftmax", ["scores"], "output", {})],
-        [("Softmax", ["scores"], "a", {}), ("Mul", ["a", "scores"], "output", {})],
-        [("Softmax", ["scores"], "a", {}), ("Concat", ["a", "scores"], "output", {"axis": 1})],
-        [("Softmax", ["scores"], "a", {}), ("Sub", ["a", "one"], "output", {})],
-        [("Softmax", ["scores"], "a", {}), ("Div", ["a", "hundredth"], "output", {})],
-        [("Softmax", ["scores"], "a", {}), ("Add", ["a", "a"], "output", {})],
-        [("Softmax", ["scores"], "a", {}), ("Div", ["one", "a"], "output", {})],
-    ],
-)
-def test_other_scores_are_no_probabilities(nodes, tmp_path):
-    assert not gives_probabilities(Model(digits_with(nodes, tmp_path / "m.onnx")).graph())
+SOURCES = {  # the class that a softmax reads for each score; digits that no single one is made of have None
+    "Gather that reorders": ORDER,
+    "Slice of five": [*range(5)],
+    "Concat of two softmaxes": [*range(10)] * 2,
+    "Concat of halves": [*range(5, 10), *range(5)],
+    "Pad by a class": [None, *range(10)],
+    "mean of two": [None] * 10,
+}
+
+
+def test_q2_what_the_softmax_reads_for_each_score(tmp_path):
+    for tail, nodes in TAILS.items():
+        graph = Model(digits_with(nodes, tmp_path / "m.onnx")).graph()
+        assert gives_probabilities(graph), tail
+        shapes = infer_shapes(graph, (1, 1, 32, 32))
+        (output,) = graph.outputs
+        places = [before_softmax(graph, shapes, Element(output, place)) for place in np.ndindex(shapes[output])]
+        assert [place and sum(place.place) for place in places] == SOURCES.get(tail, [*range(10)]), tail
+
+
+OTHERS = [
+    [("Identity", ["scores"], "output", {})],
+    [("LogSoftmax", ["scores"], "output", {})],
+    [("Softmax", ["scores"], "a", {}), ("Mul", ["a", "scores"], "output", {})],
+    [("Softmax", ["scores"], "a", {}), ("Concat", ["a", "scores"], "output", {"axis": 1})],
+    [("Softmax", ["scores"], "a", {}), ("Sub", ["a", "one"], "output", {})],
+    [("Softmax", ["scores"], "a", {}), ("Div", ["a", "hundredth"], "output", {})],
+    [("Softmax", ["scores"], "a", {}), ("Add", ["a", "a"], "output", {})],
+    [("Softmax", ["scores"], "a", {}), ("Div", ["one", "a"], "output", {})],
+]
+
+
+def test_other_scores_are_no_probabilities(tmp_path):
+    for nodes in OTHERS:
+        assert not gives_probabilities(Model(digits_with(nodes, tmp_path / "m.onnx")).graph()), nodes
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,7 @@ def test_pictures_are_decoded_before_there_is_an_engine(narrow_model, pictures, 
             check(rows(stream), wanted)
 
 
-@pytest.mark.parametrize("batch", [1, 4, 64])
-@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize(("batch", "threads"), [(1, 5), (64, 1)])
 def test_answers_are_those_of_one_picture_after_the_other(narrow_model, pictures, wanted, batch, threads):
     with Engine(narrow_model, device="cpu", batch=batch) as engine:
         before = threading.active_count()
@@ -96,7 +95,7 @@ def test_answers_are_those_of_one_picture_after_the_other(narrow_model, pictures
         assert threading.active_count() == before
 
 
-@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (4, 1), (32, 2), (32, 3)])  # a slot a batch; many slots a batch
+@pytest.mark.parametrize(("batch", "seed"), [(4, 0), (32, 2)])  # a slot a batch; many slots a batch
 @pytest.mark.parametrize("resize_on_device", [False, True])
 def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(
     narrow_model, pictures, wanted, batch, seed, resize_on_device, monkeypatch
@@ -148,16 +147,11 @@ def test_numbers_and_pictures_change_places(narrow_model, pictures, wanted, tmp_
         assert stream.element_types == {"uint8"} if shape[-1] == 3 else {"uint8", "float32"}
 
 
-def test_it_begins_where_it_is_told(narrow_model, pictures, wanted):
-    with Engine(narrow_model, device="cpu", batch=4) as engine, answering(engine, [pictures], first=(20, 0)) as stream:
-        check(rows(stream), wanted[20:])
-
-
 def test_leaving_early_ends_all_threads_and_the_engine_serves_on(narrow_model, pictures, wanted):
     with Engine(narrow_model, device="cpu", batch=2) as engine:
         before = threading.active_count()
         for count in (0, 1, 3):
-            with answering(engine, [pictures] * 10) as stream:
+            with answering(engine, [pictures] * 4) as stream:
                 for _ in itertools.islice(stream, count):
                     pass
             assert threading.active_count() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import weakref
 from types import SimpleNamespace
@@ -25,17 +24,6 @@ from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, stream_h
 
 
 @pytest.mark.parametrize("make", [ByInterface, ByDlpack, ByBoth])
-@pytest.mark.parametrize("x", [numbers(3, 4), numbers(2, 3, 5, 7), np.arange(24, dtype=np.uint8).reshape(2, 3, 4)])
-def test_a_view_is_where_the_array_is(make: Any, x: Any) -> None:
-    given = make(x)
-    assert is_on_device(given)
-    view = view_of(given, FakeForeign())
-    strides = tuple(step // x.itemsize for step in x.strides)
-    assert view == DeviceView(x.ctypes.data, x.shape, strides, x.dtype.name)
-    assert view.input_type == x.dtype
-
-
-@pytest.mark.parametrize("make", [ByInterface, ByDlpack, ByBoth])
 def test_strides_are_told(make: Any) -> None:
     x = numbers(4, 6, 5, 2)[:, 1::2].transpose(0, 3, 1, 2)
     view = view_of(make(x), FakeForeign())
@@ -47,13 +35,6 @@ def test_rows_of_a_view(x: Any) -> None:
     view = view_of(ByInterface(x), FakeForeign())
     assert (view.rows(1, 3).address, view.rows(1, 3).shape) == (x[1:].ctypes.data, (2, 2, 3))
     assert (view.rows(4, 8).address, view.rows(4, 8).shape) == (x[4:].ctypes.data, (1, 2, 3))
-
-
-def test_what_lies_on_the_host_is_left_to_numpy() -> None:
-    x = numbers(2, 3)
-    others = (x, [1, 2], 3.0, None, {"x": x}, ByDlpack(x, *dlpack.CPU), ByDlpack(x, 3, 0), ByDlpack(x, 10, 0))
-    assert not any(is_on_device(other) for other in others)
-    assert not is_on_device(torch_module().zeros(3))
 
 
 class Reluctant:
@@ -193,14 +174,6 @@ def test_a_capsule_keeps_what_it_shows_until_nobody_has_it() -> None:
     assert gone() is None
 
 
-def test_used_capsules_and_no_capsules() -> None:
-    capsule = dlpack.wrap(numbers(2), dlpack.CPU)
-    torch_module().from_dlpack(capsule)
-    for wrong in (capsule, object()):
-        with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
-            dlpack.describe(wrong)
-
-
 # ---- Results
 
 
@@ -225,15 +198,6 @@ def test_a_result_describes_itself() -> None:
     for options in ({"copy": True}, {"dl_device": dlpack.CPU}):
         with pytest.raises(BufferError, match="stays on cuda:1"):
             y.__dlpack__(**options)
-
-
-def test_a_result_is_an_input_again() -> None:
-    foreign = FakeForeign()
-    y = DeviceArray(foreign, (3, 4))
-    view = view_of(y, foreign)
-    assert view == DeviceView(y.row_address(0), (3, 4), (4, 1), "float32")
-    assert y.view == dataclasses.replace(view, takes_padding=True)
-    assert foreign.followed == []
 
 
 def test_the_memory_of_a_result_goes_with_the_last_who_has_it() -> None:
@@ -267,13 +231,6 @@ def test_a_result_as_it_is_stored() -> None:
     memory.array.view(np.uint16)[:] = stored.view(np.uint32) >> 16
     stored = (stored.view(np.uint32) & 0xFFFF0000).view(np.float32)
     assert_same_bits(y.numpy(), stored.reshape(2, 4, 5, 8)[..., :3].transpose(0, 3, 1, 2).copy())
-
-
-def test_a_result_of_float16_with_channels_last() -> None:
-    y = DeviceArray(FakeForeign(), (2, 3, 4, 5), OutputForm(Element.F16, 3))
-    interface = y.__cuda_array_interface__
-    assert (interface["typestr"], interface["strides"], y.nbytes) == ("<f2", (120, 2, 30, 6), 240)
-    assert y.dtype == y.numpy().dtype == np.float16
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -69,74 +70,28 @@ def is_channels_last(y: Any) -> bool:
 # ---- Outputs
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("precision", "kernels"), [("fp32", "auto"), ("fp16", "mma"), ("bf16", "mma")])
-def test_every_form_has_the_bits_of_float32(
-    device: Device, model: Path, precision: str, kernels: str, form: str, count: int
-) -> None:
-    x = images(count)
+@pytest.mark.parametrize(("precision", "kernels"), [("fp32", "auto"), ("fp16", "mma")])
+def test_every_form_has_the_bits_of_float32(device: Device, model: Path, precision: str, kernels: str) -> None:
     with opened(model, device, batch=(1, 2), precision=precision, kernels=kernels, outputs=LAYERS) as engine:
-        expected = engine.run(x)
-        for _ in range(3):  # launched singly, then as one
-            found = engine.run(Placed(engine.device, x), form=form)
-            assert isinstance(found, tuple)
-            for y, right in zip(found, expected, strict=True):
-                assert_same_bits(y.numpy().astype(np.float32), rounded(right, y.element_type))
-                assert y.shape == right.shape
-        if form != "stored":
-            assert {y.element_type for y in found} == {form.removesuffix(" channels_last")}
-            assert [is_channels_last(y) for y in found[:3]] == [form.endswith("last")] * 3
+        for form, count in zip(FORMS, itertools.cycle((3, 1)), strict=False):
+            x = images(count)
+            expected = engine.run(x)
+            for _ in range(3):  # launched singly, then as one
+                found = engine.run(Placed(engine.device, x), form=form)
+                assert isinstance(found, tuple)
+                for y, right in zip(found, expected, strict=True):
+                    assert_same_bits(y.numpy().astype(np.float32), rounded(right, y.element_type))
+                    assert y.shape == right.shape
+            if form != "stored":
+                assert {y.element_type for y in found} == {form.removesuffix(" channels_last")}
+                assert [is_channels_last(y) for y in found[:3]] == [form.endswith("last")] * 3
 
 
-@pytest.mark.parametrize(("precision", "stored"), [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_as_stored_is_what_the_next_layer_reads(device: Device, model: Path, precision: str, stored: str) -> None:
-    """Nothing is launched beside the program but what brings the images in and the words out."""
-    with opened(model, device, batch=2, precision=precision, kernels="mma", outputs=LAYERS[:2]) as engine:
-        given = Placed(engine.device, images(2))
-        steps = len(engine.program.input.entries["float32"].steps) + len(engine.program.steps)
-        engine.run(given)  # what an engine has on the device for all runs is there with the first
-        before = engine.counters
-        first, second = engine.run(given, form="stored")
-        assert engine.counters.since(before).launches == steps + 2
-        assert (first.element_type, first.strides) == (stored, (SIZE * SIZE * 64, 1, SIZE * 64, 64))
-        before = engine.counters
-        engine.run(given)
-        assert engine.counters.since(before).launches == steps + 2 + len(engine.program.output_steps)
-        assert len(engine.program.output_steps) == 2
-        assert second.shape[1] == 6
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_an_output_in_between_changes_no_bit_and_converts_nothing(device: Device, model: Path, precision: str) -> None:
-    """The pool behind it is a kernel of its own then, on what is stored."""
-    x = images(2)
-    options: Any = {"batch": 2, "precision": precision, "kernels": "mma"}
-    with (
-        opened(model, device, **options) as whole,
-        opened(model, device, outputs=[*LAYERS, "output"], **options) as cut,
-    ):
-        assert_same_bits(cut.run(x)[-1], whole.run(x))
-        kernels = [step.kernel.name for step in cut.program.steps]
-        assert "pool_stored" in kernels
-        assert "pool_f32" not in kernels
-
-
-def test_results_stay_as_they_are(device: Device, model: Path) -> None:
-    given = [images(2), 2 * images(2), images(2)[::-1].copy()]
-    with opened(model, device, batch=2, precision="bf16", kernels="mma", outputs=LAYERS) as engine:
-        placed = [Placed(engine.device, x) for x in given]
-        kept = [engine.run(x, form="stored") for x in placed]
-        for x, found in zip(given, kept, strict=True):
-            for y, right in zip(found, engine.run(x), strict=True):
-                assert_same_bits(y.numpy().astype(np.float32), rounded(right, y.element_type))
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_the_callers_arrays(device: Device, model: Path, count: int) -> None:
+def test_the_callers_arrays(device: Device, model: Path) -> None:
     """Element type and strides say what is wanted; what lies beside the arrays stays."""
+    count = 3
     x = images(count)
-    with opened(model, device, batch=(1, 4), precision="bf16", kernels="mma", outputs=LAYERS) as engine:
+    with opened(model, device, batch=(1, 4), precision="fp16", kernels="mma", outputs=LAYERS) as engine:
         expected = engine.run(x)
         room = [np.full((count, SIZE, SIZE, 80), 7, np.float16), np.full((count, 6, SIZE, SIZE), 7, np.float32)]
         room += [np.full((count + 1, *y.shape[1:]), 7, np.float16) for y in expected[2:]]

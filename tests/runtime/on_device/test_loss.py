@@ -42,71 +42,14 @@ def opened(model: Path, device: Device, **options: Any) -> Iterator[LossEngine]:
         yield engine
 
 
-def test_the_same_bits_as_from_the_host(device: Device, model: Path) -> None:
-    with opened(model, device, batch=2) as engine:
-        x, y = images(5), np.ascontiguousarray(images(5)[::-1])
-        there, goal = Placed(engine.device, x), Placed(engine.device, y)
-        targets, placed = engine.targets(y), engine.targets(goal)
-        for ours, others in zip(placed, targets, strict=True):
-            assert_same_bits(ours.numpy(), others)
-        expected = engine.value_and_gradient(x, targets)
-        engine.value_and_gradient(there, placed)
-        before = engine.device.counters.copies_in, engine.device.counters.copies_out
-        found = engine.value_and_gradient(there, placed)
-        assert (engine.device.counters.copies_in, engine.device.counters.copies_out) == before
-        for ours, others in zip(found, expected, strict=True):
-            assert ours.shape == others.shape
-            assert_same_bits(ours.numpy(), others)
-        assert_same_bits(engine.value(there, placed).numpy(), expected[0])
-
-
-class Launched:
-    """Notes the kernels that a device is asked to launch, as they are bound."""
-
-    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.names: list[str] = []
-        bind = device.bind
-
-        def noting(steps: Any, bases: Any) -> Any:
-            self.names += [step.kernel.label for step in steps]
-            return bind(steps, bases)
-
-        monkeypatch.setattr(device, "bind", noting)
-
-    def since(self) -> list[str]:
-        """What has been bound since the last call."""
-        found, self.names = self.names, []
-        return found
-
-
 def stored_view(device: Device, array: Any, element: Element) -> DeviceView:
     """An array as numbers of two bytes on the device."""
     address = Placed(device, encoded(array, element)).__cuda_array_interface__["data"][0]
     return DeviceView(address, array.shape, OutputForm().strides(array.shape), OUTPUT_ELEMENTS[element])
 
 
-def test_targets_are_read_where_they_lie(device: Device, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One launch takes images in, none takes targets, and losses leave without one."""
-    with opened(model, device) as engine:
-        launched = Launched(engine.device, monkeypatch)
-        x, y = images(2), -images(2)
-        there, goal = Placed(engine.device, x), Placed(engine.device, y)
-        targets = engine.targets(goal)
-        assert [name for name in launched.since() if name.startswith("take")] == ["take_dense<0>"]
-        expected = engine.value_and_gradient(there, targets)
-        names = launched.since()
-        assert [name for name in names if name.startswith("take")] == ["take_dense<0>"]
-        assert sum(name.startswith("give") for name in names) == 1  # the gradient, from NHWC
-        engine.value_and_gradient(there, targets, out=expected)
-        beside = [Placed(engine.device, target.numpy(), shift=4) for target in targets]
-        launched.since()
-        found = engine.value_and_gradient(there, beside)  # no place that vectors are read from
-        assert launched.since().count("take<0>") == 2
-        for ours, others in zip(found, expected, strict=True):
-            assert_same_bits(ours.numpy(), others.numpy())
-
-
-@pytest.mark.parametrize("kernels", ["ffma", "mma"])
+@pytest.mark.first_case(reason="the loss's own kernel tests have both elements")
+@pytest.mark.parametrize("kernels", ["mma", "ffma"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_targets_of_two_bytes(device: Device, model: Path, precision: str, kernels: str) -> None:
     """They give what the same numbers give as float32; those of another element are taken in."""
@@ -190,14 +133,6 @@ def test_a_kernel_that_gave_up(device: Device, model: Path) -> None:
         with pytest.raises(KernelError, match=r"operator 3 of a run with wait=False: .*gave up"):
             engine.value(x, engine.targets(x))
         engine.check()
-
-
-def test_one_target_for_all(device: Device, model: Path) -> None:
-    with opened(model, device, batch=2) as engine:
-        x, y = images(3), -images(1)
-        found = engine.value_and_gradient(Placed(engine.device, x), engine.targets(Placed(engine.device, y)))
-        for ours, others in zip(found, engine.value_and_gradient(x, engine.targets(y)), strict=True):
-            assert_same_bits(ours.numpy(), others)
 
 
 def test_what_is_wrong_is_said(device: Device, model: Path) -> None:

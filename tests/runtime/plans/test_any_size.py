@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.runtime.plans.conftest import CUT
-from tests.support.foreign_arrays import Placed, opened
 from tests.support.kernel_harness import assert_same_bits, seeded
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.runtime.calibration import calibrate, calibration_engine
@@ -183,22 +180,6 @@ def test_a_stream_of_many_sizes_gives_what_runs_give(whole: Model, element_type:
         assert_same_bits(np.asarray(next(found)), np.asarray(expected[0]))
         with pytest.raises(InputError, match=r"item 1 of the stream: .*image size 1x9"):
             next(found)
-
-
-def test_arrays_on_the_device_may_have_any_size(whole: Model) -> None:
-    with closing(CpuDevice()) as device, opened(whole, device, batch=(1, 2), outputs=[CUT]) as engine:
-        for sides in (*SMALL, SMALL[0]):
-            for count in (3, 0):
-                x = images(count, sides)
-                assert_same_bits(engine.run(Placed(engine.device, x)).numpy(), np.asarray(engine.run(x)))
-
-
-def test_kept_values_are_those_of_the_size_that_ran_last(whole: Model) -> None:
-    with Engine(whole, device="cpu", outputs=[CUT], keep_values=True) as engine:
-        for sides in SMALL:
-            y = engine.run(images(1, sides))
-            *_, (_, last) = engine.read_values()
-            assert_same_bits(last, np.asarray(y))
 
 
 def test_threads_with_different_sizes(whole: Model) -> None:

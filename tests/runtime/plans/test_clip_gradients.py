@@ -12,12 +12,10 @@ from tests.support.graph_reference import compute
 from tests.support.kernel_harness import normal, seeded
 from tests.support.onnx_models import Model
 from tests.support.quantised_nets import inputs, quantised, vgg
-from tests.support.torch_here import torch_module
 from vgg16gpu import Engine
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import ModelError
 
 
 def limits(model: Model, name: str, low: float, high: float) -> list[str]:
@@ -38,8 +36,8 @@ def net(low: float, high: float) -> Model:
     return model
 
 
-def vjp(path: Path, x: Array, given: Array, kind: str, precision: str, **options: Any) -> Array:
-    with Engine(path, device=kind, batch=len(x), precision=precision, gradient=True, **options) as engine:
+def vjp(path: Path, x: Array, given: Array, kind: Any) -> Array:
+    with Engine(path, device=kind, batch=len(x), gradient=True) as engine:
         return engine.vjp(x, given)
 
 
@@ -62,16 +60,11 @@ def check_direction(path: Path, x: Array, given: Array, gradient: Array, bound: 
         assert abs(float((gradient * direction).sum()) - expected) <= bound * size
 
 
-LIMITS = pytest.mark.parametrize(
-    ("low", "high"), [(-1.0, 1.0), (0.0, 1.5), (-0.3, 2.0), (0.0, 6.0), (0.1, 2.0), (-2.0, -0.1)]
-)
-
-
-@LIMITS
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.1, 2.0), (-2.0, -0.1)])
 def test_a_net_of_clips(device: Device, tmp_path: Path, low: float, high: float) -> None:
     path, x = net(low, high).save(tmp_path / "m.onnx"), normal(seeded("x"), 2, 3, 12, 14)
     given = normal(seeded("c"), 2, 5)
-    gradient = vjp(path, x, given, device.facts.kind, "fp32")
+    gradient = vjp(path, x, given, device.facts.kind)
     check_direction(path, x, given, gradient, 1e-4)
     outside = (x < -1.5) | (x > 1.25)
     assert outside.any()
@@ -79,56 +72,11 @@ def test_a_net_of_clips(device: Device, tmp_path: Path, low: float, high: float)
     assert (gradient[~outside] != 0).mean() > 0.5
 
 
-@pytest.mark.first_case(reason="test_a_net_of_clips has each limit in fp32, the kernels' tests each precision")
-@LIMITS
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_half_precisions(device: Device, tmp_path: Path, precision: str, low: float, high: float) -> None:
-    """What is at a limit is so in its own rounding, too: 0.3 and 1.25 are no numbers of both."""
-    path, x = net(low * 1.1, high * 1.1).save(tmp_path / "m.onnx"), normal(seeded("x"), 2, 3, 12, 14)
-    given = normal(seeded("c"), 2, 5)
-    kernels = "mma" if device.facts.kind == "cpu" else "auto"
-    exact = vjp(path, x, given, device.facts.kind, "fp32", kernels="ffma")
-    gradient = vjp(path, x, given, device.facts.kind, precision, kernels=kernels)
-    # A value that rounding brings over a limit is another gradient: there are few.
-    assert np.linalg.norm(gradient - exact) <= {"fp16": 0.1, "bf16": 0.3}[precision] * np.linalg.norm(exact)
-    assert not gradient[(x < -1.5) | (x > 1.25)].any()
-
-
-@pytest.mark.parametrize("opset", [10, 17])
-def test_as_torch_has_it(device: Device, tmp_path: Path, opset: int) -> None:
-    """At the limits themselves, too: hardtanh hands nothing on there."""
-    torch = torch_module()
-    model = Model(("n", 3, 4, 4))
-    weight, bias = normal(seeded("w"), 5, 48), normal(seeded("b"), 5)
-    if opset == 10:
-        x = model.node("Clip", ["input"], "xc", min=-1.0, max=0.5)
-    else:
-        x = model.node("Clip", ["input", *limits(model, "ci", -1.0, 0.5)], "xc")
-    operands = [model.constant("w", weight), model.constant("b", bias)]
-    model.node("Gemm", [model.node("Flatten", [x], "flat"), *operands], "y", transB=1)
-    path = model.save(tmp_path / "m.onnx", opset=opset)
-    x, given = normal(seeded("x"), 2, 3, 4, 4), normal(seeded("c"), 2, 5)
-    x[:, :, 0] = [-1.0, 0.5, np.nextafter(np.float32(0.5), 0), 0.0]
-    there = torch.tensor(x, dtype=torch.float64, requires_grad=True)
-    clipped = torch.nn.functional.hardtanh(there, -1.0, 0.5).flatten(1)
-    scores = clipped @ torch.tensor(weight, dtype=torch.float64).T + torch.tensor(bias, dtype=torch.float64)
-    scores.backward(torch.tensor(given, dtype=torch.float64))
-    gradient = vjp(path, x, given, device.facts.kind, "fp32")
-    gradient[:, :, 0, 2] = there.grad[:, :, 0, 2]  # within 2^-20 of a limit is at it
-    np.testing.assert_allclose(gradient, there.grad.numpy(), rtol=1e-5, atol=1e-6)
-    assert not gradient[:, :, 0, :2].any()
-
-
-@pytest.mark.parametrize("activation", ["relu6", "hardtanh", "leaky"])
-def test_quantised_files(device: Device, tmp_path: Path, activation: str) -> None:
+def test_quantised_files(device: Device, tmp_path: Path) -> None:
     """The gradient of the file without rounding, whose clips it saturates by."""
-    path, x = quantised(vgg(activation), tmp_path / "m.onnx", scale=3.0), inputs(2, 99, 3.0)
+    path, x = quantised(vgg("hardtanh"), tmp_path / "m.onnx", scale=3.0), inputs(2, 99, 3.0)
     given = normal(seeded("c"), 2, 10)
-    if activation == "leaky":
-        with pytest.raises(ModelError, match="LeakyRelu 'act_fc1': its gradient is not supported"):
-            vjp(path, x, given, device.facts.kind, "fp32")
-        return
-    gradient = vjp(path, x, given, device.facts.kind, "fp32")
+    gradient = vjp(path, x, given, device.facts.kind)
     check_direction(path, x, given, gradient, 1e-4)
-    far = vjp(path, x * np.float32(50), given, device.facts.kind, "fp32")
+    far = vjp(path, x * np.float32(50), given, device.facts.kind)
     assert not far[np.abs(x) > 1].any()  # the file saturates its input

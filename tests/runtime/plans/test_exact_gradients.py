@@ -6,7 +6,6 @@ the graph that engines make of a gradient is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -134,14 +133,3 @@ def test_convolutions(device: Device, case: Case, precision: str, kernels: str) 
 @pytest.mark.parametrize("number", range(len(GENERAL)))
 def test_groups_dilations_and_pads_that_are_found(device: Device, number: int, precision: str, kernels: str) -> None:
     check(device, GENERAL[number], precision, kernels)
-
-
-def share(cases: Iterable[Case | general.Case]) -> float:
-    found = [bool(Problem(case).gradient.any()) for case in cases]
-    return sum(found) / len(found)
-
-
-def test_most_gradients_are_not_zero() -> None:
-    """Those would be found equal whatever became of them."""
-    assert share(CASES) > 0.9
-    assert share(GENERAL) > 0.9

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.plans.conftest import CUT
-from tests.support.counting_device import Counting
+from tests.runtime.plans.conftest import CUT, Card
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.session import Session
 
 A, B, C = (16, 16), (24, 24), (32, 40)
 
@@ -25,26 +21,8 @@ def image(sides: tuple[int, int], count: int = 1) -> Any:
     return np.ones((count, 3, *sides), np.float32)
 
 
-class Card(Counting):
-    """A device with so many bytes free."""
-
-    def __init__(self, device: Any, free: int | None = None) -> None:
-        super().__init__(device)
-        self.facts = device.facts if free is None else replace(device.facts, memory_free=free)
-
-    def close(self) -> None:
-        """Stay open, for tests to look at what is left."""
-
-
-@pytest.fixture
-def cpu() -> Iterator[CpuDevice]:
-    device = CpuDevice()
-    yield device
-    device.close()
-
-
 def open_engine(model: Model, card: Card, **options: Any) -> Engine:
-    return Engine(model, device=Opened(card, "a test"), outputs=[CUT], **options)  # type: ignore[arg-type]
+    return Engine(model, device=Opened(card, "a test"), outputs=[CUT], **options)
 
 
 def needs(model: Model, cpu: CpuDevice, *sizes: tuple[int, int]) -> int:
@@ -83,22 +61,6 @@ def test_half_of_what_is_free_is_the_bound_if_none_is_given(whole: Model, cpu: C
             assert engine.sizes.planned == planned
 
 
-def test_the_size_that_is_used_may_take_more_than_the_bound(whole: Model, cpu: CpuDevice) -> None:
-    with open_engine(whole, Card(cpu), memory=1) as engine:
-        for sides in (A, B, A):
-            assert np.isfinite(engine.run(image(sides))).all()
-            assert engine.sizes.planned == (sides,)
-        assert (engine.sizes.made, engine.sizes.dropped) == (4, 3)
-
-
-def test_weights_stay_while_plans_take_turns(whole: Model, cpu: CpuDevice) -> None:
-    with open_engine(whole, Card(cpu), memory=1) as engine:
-        for sides in (A, B, A):
-            before = engine.counters
-            engine.run(image(sides))
-            assert engine.counters.since(before).copies_in == 1
-
-
 def test_a_size_beyond_the_memory_is_refused_in_one_line_and_drops_nothing(whole: Model, cpu: CpuDevice) -> None:
     free = 4 * needs(whole, cpu, A)
     card = Card(cpu, free)
@@ -134,19 +96,6 @@ def test_what_others_have_taken_meanwhile_is_made_room_for(whole: Model, cpu: Cp
         assert engine.sizes.planned == (C,)
 
 
-def test_everything_is_given_back(whole: Model, cpu: CpuDevice) -> None:
-    card = Card(cpu)
-    with open_engine(whole, card, memory=1, batch=(1, 2)) as engine:
-        in_use = []
-        for sides in (A, B, C, A, B, C):
-            engine.run(image(sides, 3))
-            assert len(list(engine.stream([image(sides, 3)]))) == 1
-            in_use.append((len(card.used), len(card.bound)))
-        assert len({*in_use}) == 1  # what was dropped left nothing
-    assert not card.used
-    assert not card.bound
-
-
 def test_a_size_with_a_stream_under_way_stays(whole: Model, cpu: CpuDevice) -> None:
     with open_engine(whole, Card(cpu), memory=1) as engine:
         expected = np.asarray(engine.run(image(A)))
@@ -164,16 +113,3 @@ def test_a_size_with_a_stream_under_way_stays(whole: Model, cpu: CpuDevice) -> N
 def test_a_bound_is_a_number_of_bytes(whole: Model, memory: Any) -> None:
     with pytest.raises(InputError, match=r"memory .*: give a number of bytes"):
         Engine(whole, device="cpu", memory=memory)
-
-
-def test_a_session_has_its_weights_once(whole: Model, cpu: CpuDevice) -> None:
-    card = Card(cpu)
-    with Session(whole, card) as session:  # type: ignore[arg-type]
-        (name,) = (value.name for value in session.inputs)
-        expected = {count: session.run({name: image((48, 48), count)}) for count in (1, 2)}
-        before = cpu.counters.copies_in
-        session.run({name: image((48, 48), 3)})
-        assert cpu.counters.copies_in == before + 1
-        for count, outputs in expected.items():
-            assert (session.run({name: image((48, 48), count)})[0] == outputs[0]).all()
-    assert not card.used

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.counting_device import Counting
 from tests.support.graph_reference import compute
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.narrow_vgg import images
@@ -19,7 +18,6 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.plans.comparison import Comparison
-from vgg16gpu.runtime.plans.losses import Losses
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 0.25, "relu4_3": 2.0}
 STYLE = {"relu1_2": 100.0, "relu3_3": 10.0}
@@ -29,7 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
     "squared": {"layers": LAYERS},
     "absolute": {"layers": LAYERS, "distance": "absolute"},
     "unit": {"layers": LAYERS, "distance": "unit"},
-    "style": {"style": STYLE},
     "both": {"layers": {"relu2_2": 1.0}, "style": STYLE},
 }
 
@@ -46,35 +43,16 @@ def exact(engine: LossEngine, options: dict[str, Any], x: Array, targets: tuple[
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients(device: Device, model: Path, case: str) -> None:
     with LossEngine(model, **CASES[case], device=device.facts.kind) as engine:
-        for size in (48, 33):
-            x, y = images(3, size), -images(3, size)
-            targets = engine.targets(y)
-            loss, gradient = engine.value_and_gradient(x, targets)
-            expected, slope = exact(engine, CASES[case], x, targets)
-            np.testing.assert_allclose(loss, expected, rtol=1e-5)
-            assert (loss.dtype, loss.shape, gradient.dtype, gradient.shape) == (np.float32, (3,), np.float32, x.shape)
-            assert np.linalg.norm(gradient - slope) <= BOUND * np.linalg.norm(slope)
-            np.testing.assert_allclose(engine.value(x, targets), loss, rtol=1e-6)
-            same = engine.value(y, targets)
-            assert (same < 1e-6 * loss).all()
-
-
-def test_the_same_bits_whatever_the_batch_is(device: Device, model: Path) -> None:
-    x, y = images(5), -images(5)
-    options: dict[str, Any] = {**CASES["both"], "device": device.facts.kind, "kernels": "ffma"}
-    with LossEngine(model, **options, batch=2) as engine:
+        x, y = images(2, 21), -images(2, 21)
         targets = engine.targets(y)
-        whole = engine.value_and_gradient(x, targets)
-        for again, first in zip(engine.value_and_gradient(x, targets), whole, strict=True):
-            assert_same_bits(again, first)
-    with LossEngine(model, **options) as engine:
-        for ours, others in zip(engine.targets(y), targets, strict=True):
-            assert_same_bits(ours, others)
-        for ours, others in zip(engine.value_and_gradient(x, targets), whole, strict=True):
-            assert_same_bits(ours, others)
-        alone = engine.value_and_gradient(x[3:4], [target[3:4] for target in targets])
-        for one, others in zip(alone, whole, strict=True):
-            assert_same_bits(one, others[3:4])
+        loss, gradient = engine.value_and_gradient(x, targets)
+        expected, slope = exact(engine, CASES[case], x, targets)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        assert (loss.dtype, loss.shape, gradient.dtype, gradient.shape) == (np.float32, (2,), np.float32, x.shape)
+        assert np.linalg.norm(gradient - slope) <= BOUND * np.linalg.norm(slope)
+        np.testing.assert_allclose(engine.value(x, targets), loss, rtol=1e-6)
+        same = engine.value(y, targets)
+        assert (same < 1e-6 * loss).all()
 
 
 def test_one_target_for_all_and_a_style_of_another_size(device: Device, model: Path) -> None:
@@ -102,22 +80,6 @@ def test_weights_of_channels(device: Device, model: Path) -> None:
             assert np.linalg.norm(found[-1][1] - slope) <= BOUND * np.linalg.norm(slope)
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
     assert abs(found[2][0] - found[1][0]).min() > 0
-
-
-def test_a_model_with_its_channels_last(device: Device) -> None:
-    model = Made((None, 8, 6, 3))
-    x = model.node("Transpose", ["input"], "nchw", perm=[0, 3, 1, 2])
-    model.node("Relu", [model.conv(x, "conv", 3, 4)], "y")
-    plain = Made((None, 3, 8, 6))
-    plain.node("Relu", [plain.conv("input", "conv", 3, 4)], "y")
-    given = normal(seeded("last"), 2, 8, 6, 3)
-    turned = np.ascontiguousarray(np.moveaxis(given, -1, 1))
-    with LossEngine(model.proto(), {"y": 1.0}, device=device.facts.kind) as engine:
-        loss, gradient = engine.value_and_gradient(given, engine.targets(-given))
-    with LossEngine(plain.proto(), {"y": 1.0}, device=device.facts.kind) as engine:
-        expected, slope = engine.value_and_gradient(turned, engine.targets(-turned))
-    assert_same_bits(loss, expected)
-    assert_same_bits(np.ascontiguousarray(np.moveaxis(gradient, -1, 1)), slope)
 
 
 def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
@@ -201,18 +163,3 @@ def test_of_half_the_bits(device: Device, model: Path, kernels: str, precision: 
     assert (gradient * slope).sum() / np.linalg.norm(gradient) / np.linalg.norm(slope) > 0.95  # ReLUs and pools flip
     with pytest.raises(ModelError, match="gradients are computed in fp32, fp16, bf16, and precision int8"):
         LossEngine(model, LAYERS, precision="int8", device=device.facts.kind)
-
-
-def test_everything_is_given_back(device: Device, model: Path) -> None:
-    with LossEngine(model, LAYERS, device="cpu") as engine:
-        graph = engine.graph
-        terms = Comparison.of(engine.model, LAYERS, None, "squared").terms
-    counting: Any = Counting(device)
-    losses = Losses(graph, terms, counting, "fp32", "auto", None)
-    x = images(1)
-    losses.loss(x, losses.targets(x, (0, 1, 2, 3)), gradient=True)
-    assert counting.used
-    losses.close()
-    losses.close()
-    assert not counting.used
-    assert not counting.bound
