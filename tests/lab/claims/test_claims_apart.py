@@ -1,6 +1,5 @@
 """lab/claims/s1.py to s5.py: claims that are no pairs of times, and rows that count for nothing."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, found, times
@@ -57,19 +56,6 @@ def test_every_stride_that_was_run_is_a_case():
     assert found("S1.10", rows | coalesced | slower | strided)[0] is DOES_NOT
 
 
-def test_what_was_half_of_their_kernel_is_not_taken_for_it():
-    def of(variant):
-        methods = ("direct", "direct_coalesced", "im2col_gemm_only")
-        return {key("S1", "methods", size, m): Entry(1.0, variant=variant) for size in SIZES for m in methods}
-
-    verdict, figure = found("S1.1", of("direct-rows"))
-    assert verdict is CANNOT_TELL
-    assert figure.startswith("row direct of the record is direct-rows, not theirs; ")
-    assert found("S1.1", of("direct-published"))[0] is CANNOT_TELL  # too close
-    assert found("S1.10", of("direct-rows"))[0] is HOLDS  # which asks for rows alone
-    assert found("S1.10", of("direct-published"))[1].startswith("row direct of the record is direct-published")
-
-
 def test_setup_of_cudnn():
     name = key("S1", "methods", 511, "cudnn")
     assert found("S1.7", {name: Entry(1.0, setup_ms=9.0)}) == (DOES_NOT, "set-up 9 ms, a run 1 ms, at 511")
@@ -123,19 +109,6 @@ def test_growth_of_shared_and_basic():
     assert both(4, 3.5)[0] is DOES_NOT
 
 
-def test_growth_of_the_tasks():
-    def tasks(**factors):
-        return grown("stride", "stride=1", factors) | grown("stride", "stride=2", factors)
-
-    assert found("S2.28", tasks(direct=3, im2col_gemm=4))[0] is HOLDS
-    assert found("S2.28", tasks(direct=4, im2col_gemm=4))[0] is DOES_NOT
-    assert found("S2.29", tasks(cudnn=2, direct=3, im2col_gemm=4))[0] is HOLDS
-    assert found("S2.29", tasks(cudnn=3, direct=2, im2col_gemm=4))[0] is DOES_NOT
-    values = tasks(cudnn=2, direct=3, im2col_gemm=4)
-    assert "from 256" in found("S2.29", values)[1]
-    assert "from 1024" in found("S2.29", values, floors={"S2": 0.5})[1]  # 256 takes two launches
-
-
 # ---- S3
 
 
@@ -175,16 +148,6 @@ def test_tuning():
     assert found("S3.10", tiles(t16=3))[0] is CANNOT_TELL
     assert found("S3.10", tiles(t8=None, t16=3))[0] is CANNOT_TELL
     assert found("S3.10", tiles(t8=2, t16=3), floors={"S3": 1.0})[0] is CANNOT_TELL
-
-
-def test_who_had_the_name_once_is_not_asked_for_scores():
-    old = {"parallel_im2col": "im2col-vector", "constant_weights": "constant-weights"}
-    scores = lenet(VERSIONS | {"float64": 0.9})
-    others = {name: replace(entry, variant=old.get(name[3], "")) for name, entry in scores.items()}
-    verdict, figure = found("S3.7", others)
-    assert verdict is CANNOT_TELL
-    assert figure.startswith("3 of 5 checked")
-    assert found("S3.8", others) == (CANNOT_TELL, "missing: parallel_im2col, constant_weights")
 
 
 # ---- S4
@@ -269,17 +232,6 @@ def test_rungs_are_right():
         "fp32: 2 of 2 within 0.0001 (largest 1.0e-06); int8: 1 of 1 within 0.5: not counted; "
         "fp16: 1 of 1 within 0.02: not counted",
     )
-
-
-def test_s5s_table_counts_before_the_ladder_and_either_will_do():
-    ladder = {key("S5", LADDER, "", letter): Entry(time, error=1e-6) for letter, time in {"A": 30.0, "B": 10.0}.items()}
-    table = {
-        key("S5", s5.TABLE, 244, method, "iterations=5"): Entry(time, error=2e-6)
-        for method, time in {"version_a": 40.0, "version_b": 10.0}.items()
-    }
-    assert found("S5.2", ladder)[1].startswith("3x")
-    assert found("S5.2", ladder | table)[1].startswith("4x")
-    assert found("S5.9", table) == (HOLDS, "fp32: 2 of 2 within 0.0001 (largest 2.0e-06)")
 
 
 def test_iterations_that_were_not_made_say_nothing():
