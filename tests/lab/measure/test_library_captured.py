@@ -14,9 +14,7 @@ from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
 from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
-from vgg16gpu_lab.measure.trial import Trial
 from vgg16gpu_lab.problem import Problem
-from vgg16gpu_lab.variants import variants
 
 
 @pytest.fixture
@@ -129,13 +127,3 @@ def test_the_real_cudnn_with_tf32(real):
     assert max(plan.error for plan in strict.plans if plan.times) < 1e-5
     if real.facts.compute_capability >= (8, 0):
         assert max(plan.error for plan in rounded_.plans if plan.times) > 5e-5
-
-
-@pytest.mark.gpu
-def test_our_kernels_run_beside_the_real_cudnn(real):
-    problem = Problem(1, 3, 64, 64, 4, 3, 1, 1)
-    variant = next(variant for variant in variants() if variant.name == "direct-chw")
-    with Trial(real, variant, problem) as trial:
-        assert trial.error() < variant.tolerance
-        assert tried(real, problem).best is not None
-        assert trial.error() < variant.tolerance
