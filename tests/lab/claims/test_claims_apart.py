@@ -37,25 +37,6 @@ def test_crossover():
     assert "; at powers of two: faster from 2048 on" in figure
 
 
-def test_every_stride_that_was_run_is_a_case():
-    """Theirs is not stated: a claim of cuDNN that holds with one stride alone does not hold."""
-
-    def with_stride(*ratios):
-        named = sizes("direct", SIZES + NEAR, *ratios)
-        return {(*name[:4], "stride=2"): ms for name, ms in named.items()}
-
-    never = sizes("direct", SIZES + NEAR, *[0.5] * 9)
-    finding = ALL["S1.6"].claim.judge.find(times(never | with_stride(*[0.5] * 8, 2)))
-    assert (finding.verdict, finding.holds, finding.cases, finding.which) == (DOES_NOT, 1, 2, ("stride 2",))
-    assert "stride 2: faster from 8191 on" in finding.figure
-    rows = {(*name[:3], "direct_rows", ""): ms for name, ms in never.items() if name[3] == "direct"}
-    coalesced = {(*name[:3], "direct_coalesced", ""): ms for name, ms in rows.items()}
-    assert found("S1.10", rows | coalesced)[0] is HOLDS
-    slower = {(*name[:4], "stride=2"): 2 * ms for name, ms in rows.items()}
-    strided = {(*name[:4], "stride=2"): ms for name, ms in coalesced.items()}
-    assert found("S1.10", rows | coalesced | slower | strided)[0] is DOES_NOT
-
-
 def test_setup_of_cudnn():
     name = key("S1", "methods", 511, "cudnn")
     assert found("S1.7", {name: Entry(1.0, setup_ms=9.0)}) == (DOES_NOT, "set-up 9 ms, a run 1 ms, at 511")
@@ -107,6 +88,19 @@ def test_growth_of_shared_and_basic():
         "1.03x to 1.03x (weakest: 256 to 512, block=8: 3.9 against 4 times); 0 of 12 as claimed",
     )
     assert both(4, 3.5)[0] is DOES_NOT
+
+
+def test_growth_of_the_tasks():
+    def tasks(**factors):
+        return grown("stride", "stride=1", factors) | grown("stride", "stride=2", factors)
+
+    assert found("S2.28", tasks(direct=3, im2col_gemm=4))[0] is HOLDS
+    assert found("S2.28", tasks(direct=4, im2col_gemm=4))[0] is DOES_NOT
+    assert found("S2.29", tasks(cudnn=2, direct=3, im2col_gemm=4))[0] is HOLDS
+    assert found("S2.29", tasks(cudnn=3, direct=2, im2col_gemm=4))[0] is DOES_NOT
+    values = tasks(cudnn=2, direct=3, im2col_gemm=4)
+    assert "from 256" in found("S2.29", values)[1]
+    assert "from 1024" in found("S2.29", values, floors={"S2": 0.5})[1]  # 256 takes two launches
 
 
 # ---- S3

@@ -3,7 +3,7 @@
 import pytest
 
 from vgg16gpu_lab.experiment import Choice
-from vgg16gpu_lab.experiments import s1, s2, s4, s5
+from vgg16gpu_lab.experiments import s1, s2, s4
 from vgg16gpu_lab.measure.baseline import BASELINES
 from vgg16gpu_lab.published import published
 from vgg16gpu_lab.variants import variants
@@ -29,12 +29,6 @@ def keys(experiment, **choice):
 def test_every_published_row_has_a_case(experiment):
     theirs = {key for key in published() if key[0] == experiment.name and key[1] != "claim"}
     assert theirs <= set(keys(experiment, kind="cuda"))
-
-
-def test_every_published_row_of_the_network_has_a_version():
-    found = {(version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations}
-    assert {key[3:] for key in published() if key[0] == "S5"} <= found
-    assert {key[1:3] for key in published() if key[0] == "S5"} == {(s5.TABLE, str(s5.SIZES[0]))}
 
 
 def test_every_claim_of_a_ratio_has_a_row(experiment):
@@ -65,7 +59,3 @@ def test_published_rows_are_of_their_problem(experiment):
             block = case.parameters.get("block")
             if "block=" in case.parameter:
                 assert f"block={block}" == case.parameter
-
-
-def test_other_channels_and_outputs_are_no_published_rows(experiment):
-    assert not set(keys(experiment, channels=(8,), outputs=(64,))) & set(published())

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lab.faults.s4 import FAULTS
 from tests.lab.harness import check
+from tests.sanitize import gpu as sanitize_gpu
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.devices.cpu.device import CpuDevice
@@ -89,6 +90,25 @@ def test_a_sanitizer_reports_the_line(sanitizer: Sanitizer, name: str, message: 
     assert min(abs(line - FAULTS[name].line) for line in lines) < NEAR, lines
     done = run_checked(sanitizer, name, "cpu", "--without", cache=tmp_path)
     assert (done.returncode, done.stdout) == (0, "nobody noticed\n"), done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.slow(reason="the sanitizers find it on the cpu device")
+@pytest.mark.parametrize(
+    ("tool", "name", "message"),
+    [("racecheck", "barrier missing", "hazard"), ("memcheck", "any width by fours", "misaligned")],
+)
+def test_a_sanitizer_reports_it_on_the_gpu(tool: str, name: str, message: str, tmp_path: Path) -> None:
+    sanitizer = sanitize_gpu.find_sanitizer()
+    assert sanitizer, "compute-sanitizer is not installed: it comes with the CUDA toolkit"
+    command = [*sanitize_gpu.python_under(sanitizer, tool), SCRIPT, name, "cuda"]
+    done = run(*command, cache=tmp_path)
+    output = done.stdout + done.stderr
+    assert done.returncode != 0, output
+    assert message in output, output
+    assert "halo_shared_f32" in output
+    done = run(*command, "--without", cache=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.gpu

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tests.lab.figure_records import CEILINGS, LAYERS, PARTS, case_record, lenet_record, network_record
-from vgg16gpu_lab.experiments import s3, s4
+from tests.lab.figure_records import CEILINGS, case_record, lenet_record, network_record
+from vgg16gpu_lab.experiments import s4
 from vgg16gpu_lab.figures import write as figures
-from vgg16gpu_lab.figures.data import FAILED_LAUNCH, Cell, Chart, Panel, Roofline, Series
+from vgg16gpu_lab.figures.data import Cell, Chart, Panel, Roofline, Series
 from vgg16gpu_lab.figures.draw import draw_picture
 from vgg16gpu_lab.figures.seeds import pictures
 
@@ -84,18 +84,6 @@ def test_other_outputs_have_figures_of_their_own_and_variants_stand_side_by_side
 # What they show
 
 
-def test_s2_a_launch_that_failed_is_no_time(shown):
-    theirs, ours = shown["S2"]["S2-partition-bars"].panels
-    assert cell(theirs, "block 64", "block") == Cell(0.003616, FAILED_LAUNCH)
-    assert cell(ours, "block 64", "block") == Cell(None, "invalid launch")
-    theirs, ours = draw_picture(shown["S2"]["S2-partition-lines"]).axes
-    assert lines(theirs) == {"row": 3, "column": 3, "block": 3}
-    assert lines(ours) == {"row": 3, "column": 3, "block": 2}
-    assert [line.get_label() for line in theirs.lines if line.get_markerfacecolor() == "white"] == [
-        "hollow: failed launch"
-    ]
-
-
 def test_an_estimate_looks_like_one():
     chart = chart_of({"a": {1: Cell(2.0), 2: Cell(30.0, "estimated")}})
     assert lines(draw_picture(chart).axes[0]) == {"a": 2}
@@ -103,18 +91,6 @@ def test_an_estimate_looks_like_one():
     (axes,) = draw_picture(dataclasses.replace(chart, bars=True)).axes
     assert [text.get_text() for text in axes.texts] == ["2", "~30"]
     assert [bool(bar.get_hatch()) for bar in axes.containers[0]] == [False, True]
-
-
-def test_s3_versions_and_parts(shown):
-    theirs, ours = shown["S3"]["S3-versions"].panels
-    assert [series.label for series in theirs.series] == [*LAYERS, "forward"]
-    assert [len(series.cells) for series in theirs.series] == [5, 5, 5]
-    assert [len(series.cells) for series in ours.series] == [len(s3.METHODS)] * 3
-    assert cell(theirs, "forward", "sequential cpu").value == pytest.approx((1867.571 + 1875.280) / 2)
-    theirs, ours = shown["S3"]["S3-parts"].panels
-    assert cell(theirs, "outside", "direct parallel").value == pytest.approx(286 - 67, abs=1)
-    assert {series.label for series in ours.series} == set(PARTS)
-    assert cell(ours, "copies and waiting", "tiled shared") == Cell(None, "about 0")
 
 
 def test_s4_map(shown):

@@ -18,13 +18,9 @@ from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.ladder import climb as climbing
-from vgg16gpu_lab.ladder import net
-from vgg16gpu_lab.ladder import rungs as rungs_module
 from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
-from vgg16gpu_lab.ladder.planned import PlannedNet
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
@@ -105,22 +101,6 @@ def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> Non
         running.close()
     for other in scores[1:]:
         np.testing.assert_allclose(other, scores[0], rtol=1e-5, atol=1e-6)
-
-
-def test_what_no_kernel_writes_is_nan(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not what the rung before has left there."""
-    where = setting(digits_model(), device)
-    x = sample_inputs(where.shape[1:])[:1]
-    rungs = RUNGS[1], RUNGS[4]
-    for rung in rungs:
-        running = rung.open(where)
-        assert np.isfinite(running.run(x)).all()
-        running.close()
-    monkeypatch.setattr(net._Memory, "bind", lambda *_: lambda: None)
-    for rung in rungs:
-        running = rung.open(where)
-        assert np.isnan(running.run(x)).all()
-        running.close()
 
 
 def test_layers_that_simple_kernels_do_not_know(device: Device, tmp_path: Path) -> None:
@@ -206,21 +186,6 @@ def test_every_image_is_checked_and_the_first_timed(wrong: int | None, status: s
     assert {*seen[3:]} == ({0} if status == "measured" else set())
 
 
-def test_int8_is_calibrated_on_the_users_inputs(narrow: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Array] = []
-
-    def noted(_: object, items: list[NamedInput]) -> SimpleNamespace:
-        given.extend(item.array for item in items)
-        raise ModelError("seen")
-
-    monkeypatch.setattr(rungs_module, "calibrate", noted)
-    x = sample_inputs((3, 36, 36))[:2] * 3
-    rung = RUNGS[LETTERS.index("T")]
-    with pytest.raises(ModelError, match="seen"):
-        rung.open(replace(setting(narrow, device), inputs=x))
-    np.testing.assert_array_equal(np.stack(given), x)
-
-
 def test_a_run_that_fails_is_wrong_and_closed() -> None:
     running = Fixed(REFERENCE, KernelError("gave up"))
     outcome = outcome_of(running)
@@ -264,13 +229,3 @@ def test_gains_are_over_the_last_rung_with_a_time() -> None:
 
 
 # Layers and launches
-
-
-def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device, narrow: Path) -> None:
-    """Also on a CPU, where an engine has others."""
-    where = setting(narrow, device)
-    planned = PlannedNet(where.graph, where.shape, device, split=False)
-    sources = {kernel.source for kernel in planned._executor.plan.kernels}
-    planned.close()
-    assert {rung.source for rung in RUNGS if rung.letter in "LMNO"} == {"conv_igemm.cu"} <= sources
-    assert not {source for source in sources if "direct" in source}

@@ -15,7 +15,6 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu_lab.ladder.layers import Site
-from vgg16gpu_lab.ladder.packed import packed
 from vgg16gpu_lab.ladder.rungs import (
     PARTIALS,
     PIPELINE,
@@ -106,17 +105,6 @@ def test_tiles_add_as_registers_do(device: Device) -> None:
     expected = run(device, REGISTERS, site, x[0])
     for name in TILED:
         np.testing.assert_array_equal(run(device, TECHNIQUES[name], site, x[0]), expected, name)
-
-
-def test_weights_are_packed_with_zeros() -> None:
-    problem = Problem(1, 3, 5, 5, 70, padding=1)
-    weight = problem.random()[1]
-    found = packed(of_problem(problem, weight))
-    assert found is not None
-    assert found.shape == (32, 128)
-    np.testing.assert_array_equal(found[:27, :70], weight.reshape(70, 27).T)
-    assert not found[27:].any()
-    assert not found[:, 70:].any()
 
 
 def check_gemm(device: Device, technique: Technique, features: int, outputs: int) -> None:

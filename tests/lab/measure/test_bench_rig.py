@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.errors import KernelError
 from vgg16gpu_lab.measure import bench_rig as module
 from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu_lab.measure.measure import Measurement, Status
@@ -36,18 +36,6 @@ def test_a_right_one_is_measured_once(rig):
     assert rig.percent(SMALL, found.seconds()) > 0
 
 
-def test_an_empty_launch_is_timed_as_all_are(rig):
-    with mock.patch.object(module, "take_times", wraps=module.take_times) as taken:
-        found = rig.empty_launch
-        assert rig.empty_launch is found
-    assert taken.call_count == 1
-    assert taken.call_args.args[0] is rig.device
-    assert taken.call_args.args[3:] == (LITTLE, None)
-    assert 0 < found.min_s <= found.median_s <= found.p95_s
-    assert found.samples == 3
-    assert found.median_s < rig.measure("direct-chw", {}, Problem(1, 8, 200, 200, 8)).seconds()
-
-
 def test_a_wrong_one_gets_no_time(outcome):
     found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
     assert found.status is Status.WRONG
@@ -64,12 +52,6 @@ def test_one_that_does_not_compile(outcome):
     assert "nonsense" in found.output
     assert found.output.count("\n") > 1
     assert "\n" not in found.reason
-
-
-def test_no_room(rig):
-    with mock.patch.object(rig.device, "allocate", side_effect=DeviceError("too little memory")):
-        found = rig.measure("direct-chw", {}, SMALL)
-    assert (found.status, found.reason) == (Status.NO_ROOM, "too little memory")
 
 
 def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monkeypatch):

@@ -9,11 +9,10 @@ from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import Engine, crashing, partly, rounded
 from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.errors import KernelError
-from vgg16gpu_lab.measure.baseline import CUDNN, measure_baseline
+from vgg16gpu_lab.measure.baseline import CUDNN
 from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
 from vgg16gpu_lab.measure.measure import Status
-from vgg16gpu_lab.reference import Reference
 from vgg16gpu_lab.variants import variants
 
 
@@ -80,29 +79,6 @@ def test_a_plan_that_cannot_be_captured_is_timed_with_its_calls(host, front_end)
     front_end(RIGHT)
     host.foreign.captures = False
     assert not tried(host).best.captured
-
-
-def test_no_plan_at_all(host, front_end):
-    module = front_end(RIGHT)
-    tried(host)
-    module.plan_error = "No valid engine configs"
-    found = tried(host)
-    assert found.best is None
-    assert found.reason == "no plan of cuDNN 9.12.34 does it: No valid engine configs"
-    baseline = measure_baseline(CUDNN, host, Reference(PROBLEM, 10**6), LITTLE, None)
-    assert (baseline.status, baseline.reason) == (Status.REFUSED, found.reason)
-    assert len(baseline.details["plans"]) == 2
-
-
-def test_memory_is_given_back(host, front_end):
-    front_end(RIGHT, Engine("eng1", workspace=1 << 20))
-    allocated, freed = [], []
-    allocate, free = host.allocate, host.free
-    host.allocate = lambda nbytes: allocated.append(allocate(nbytes)) or allocated[-1]
-    host.free = lambda address: freed.append(address) or free(address)
-    tried(host)
-    assert sorted(allocated) == sorted(freed)
-    assert len(allocated) == 3 * 4
 
 
 # Through torch

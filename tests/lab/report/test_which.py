@@ -6,7 +6,6 @@ import pytest
 
 from tests.lab.report.parsed import Page
 from tests.lab.report.records import bench, lab, ladder, others, pipeline, profile, usage
-from vgg16gpu.errors import InputError
 from vgg16gpu_lab.experiments.record import write
 from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.kinds import Kind, kind_of
@@ -85,19 +84,3 @@ def test_where_nothing_is_named(here):
 def write_lab(folder):
     folder.mkdir(parents=True)
     write(folder, "S1", lab())
-
-
-def test_what_is_named(here):
-    first, second = put(here / "a.json", ladder()), put(here / "there" / "b.json", MADE["fuzz-made"])
-    put(here / "c.json", ladder())
-    assert [record.path for record in find_results([first, second.parent, first]).found] == [first, second]
-    assert find_results([second.parent]).folder == second.parent
-    assert find_results([here / "there"]).found[0].kind is Kind.FUZZ
-    with pytest.raises(InputError, match="is no record that the page shows"):
-        find_results([put(here / "d.json", {"name": "package"})])
-
-
-def test_a_record_without_an_origin_is_listed_all_the_same(here):
-    for environment in (None, 3, {}, {"device": "GPU"}):
-        put(here / "a.json", {**ladder(), "environment": environment})
-        assert "without a date" in text_of(find_results())

@@ -10,7 +10,6 @@ import pytest
 
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu_lab.measure.dry_run.process import Guarded
 from vgg16gpu_lab.measure.trial import MAX_THREADS, Trial
 from vgg16gpu_lab.problem import Problem
@@ -94,18 +93,6 @@ def test_the_bias_is_added_once(device: Device, variant: Variant) -> None:
     with Trial(device, variant, biased) as ours, Trial(device, variant, EDGES[0]) as plain:
         assert ours.bias is not None
         assert (ours.run() == plain.run() + ours.bias.reshape(-1, 1, 1)).all()  # after the sum, as S3 says
-
-
-@pytest.mark.slow(reason="`make sanitize` runs them in other orders")
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_threads_may_run_in_reverse_order(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, where a missing barrier shows then."""
-    monkeypatch.setenv("VGG16GPU_ORDER", "reverse")
-    device = CpuDevice()
-    for problem in SMALL:
-        if usual(variant, problem):
-            check(device, variant, problem)
-    device.close()
 
 
 @pytest.mark.first_case(reason="a sweep of values; each variant runs with its usual ones")
