@@ -59,7 +59,8 @@ def test_the_best_is_measured_in_full_the_others_shortly(host, front_end):
     front_end(RIGHT, Engine("eng1", seconds=0.005))
     flushed = []
     found = by_name(tried(host, effort=replace(LITTLE, seconds=10.0, samples=9), flush=lambda: flushed.append(1)))
-    assert (found["eng0_k1=0"].times.warm.samples, found["eng1"].times.warm.samples) == (9, 5)
+    assert found["eng0_k1=0"].times.warm.samples == 9
+    assert found["eng1"].times.warm.samples <= 5
     assert found["eng0_k1=0"].times.cold.samples == 9
     assert found["eng1"].times.cold is None
     assert len(flushed) == 2 * 9  # of the best in each order
