@@ -59,7 +59,7 @@ def climbed(path: Path, device: Device, letters: str = "".join(LETTERS)) -> dict
     return {outcome.rung.letter: outcome for outcome in outcomes}
 
 
-@pytest.mark.slow(reason="ladder/test_cli.py climbs every rung")
+@pytest.mark.slow(reason="test_nets_of_simple_kernels_are_clean has the simple ones, test_cli.py the table")
 def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narrow: Path) -> None:
     outcomes = climbed(narrow, device)
     assert not [(letter, outcome.why) for letter, outcome in outcomes.items() if outcome.status == "wrong"]

@@ -84,7 +84,7 @@ def test_other_problems(device: Device, variant: Variant, problem: Problem) -> N
     check(device, variant, problem)
 
 
-@pytest.mark.first_case(reason="lenet/test_forward.py adds a bias with each")
+@pytest.mark.first_case(reason="lenet/test_forward.py adds a bias with two of them")
 @pytest.mark.sanitize
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.takes_bias], ids=lambda each: each.name)
 def test_the_bias_is_added_once(device: Device, variant: Variant) -> None:
