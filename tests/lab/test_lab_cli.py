@@ -82,28 +82,6 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
     assert lab("run", "mine", *options).exit_code == 1
 
 
-@pytest.mark.slow(reason="test_own_kernels_from_new_to_run has another beside it")
-def test_own_kernels_beside_all_others(lab):
-    lab("new", "mine")
-    result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--size", "12", "--json")
-    (found,) = json.loads(result.stdout)["results"]
-    assert [row["variant"] for row in found["rows"]] == [*(variant.name for variant in variants()), "cudnn", "mine"]
-
-
-@pytest.mark.slow(reason="measure/ has the broken device")
-def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch):
-    def breaks(rig, name, *_):
-        rig.broken = f"{name} broke the device"
-        raise BrokenDeviceError(rig.broken)
-
-    monkeypatch.setattr(BenchRig, "_measure", breaks)
-    result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--size", "32", "--strides", "1")
-    assert "direct-published broke the device" in refused(result)
-    rows = json.loads((tmp_path / "lab-results" / "S1.json").read_text())["rows"]
-    assert {row["status"] for row in rows if row["unit"] == "ms"} == {"failed"}
-    assert not (tmp_path / "lab-results" / "S2.json").exists()
-
-
 def test_what_was_right_before_the_device_broke_is_1(lab, monkeypatch):
     measure = BenchRig._measure
 

@@ -88,13 +88,6 @@ def test_columns_go_before_words_do(printed, rig):
     assert "convert" not in words(printed(200, *rows_of(rig, ROWS[1:])))
 
 
-def test_a_compiler_is_quoted_below_the_table_once(printed, rig):
-    text = "\n".join(printed(80, *rows_of(rig)))
-    assert text.count(COMPILER) == 1
-    assert text.index("└") < text.index("(2) mine.cu does not compile\n" + COMPILER)
-    assert text.count("FAILED") == 2
-
-
 def test_remarks_are_numbered(printed, rig):
     text = " ".join(" ".join(printed(80, *rows_of(rig))).split())
     assert "(1) not theirs: a true register tile" in text

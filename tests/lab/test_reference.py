@@ -1,24 +1,9 @@
 """checks/onnxruntime_oracle.py: the answer in some rows is the answer, and what is wrong in them is seen."""
 
 import numpy as np
-import pytest
 
-from tests.lab.harness import problem_id, random_problems
 from vgg16gpu_lab.problem import Problem
-from vgg16gpu_lab.reference import Reference, expected_rows
-
-
-@pytest.mark.parametrize("problem", random_problems("rows", 4), ids=problem_id)
-def test_some_rows_of_the_answer(problem):
-    x, weight = problem.random(1)
-    rows = np.arange(0, problem.out_height, 2)
-    assert np.allclose(expected_rows(problem, x, weight, rows), problem.expected(x, weight)[:, :, rows], atol=1e-12)
-
-
-def test_a_small_problem_is_compared_as_a_whole():
-    reference = Reference(Problem(1, 3, 20, 20, 2, padding=1), 10**9)
-    assert reference.is_whole
-    assert reference.extent == "all outputs"
+from vgg16gpu_lab.reference import Reference
 
 
 def test_a_large_one_is_compared_at_its_edges_and_elsewhere():

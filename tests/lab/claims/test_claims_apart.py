@@ -1,6 +1,5 @@
 """lab/claims/s1.py to s5.py: claims that are no pairs of times, and rows that count for nothing."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, found, times
@@ -36,38 +35,6 @@ def test_crossover():
     verdict, figure = found("S1.6", values)
     assert verdict is DOES_NOT
     assert "; at powers of two: faster from 2048 on" in figure
-
-
-def test_every_stride_that_was_run_is_a_case():
-    """Theirs is not stated: a claim of cuDNN that holds with one stride alone does not hold."""
-
-    def with_stride(*ratios):
-        named = sizes("direct", SIZES + NEAR, *ratios)
-        return {(*name[:4], "stride=2"): ms for name, ms in named.items()}
-
-    never = sizes("direct", SIZES + NEAR, *[0.5] * 9)
-    finding = ALL["S1.6"].claim.judge.find(times(never | with_stride(*[0.5] * 8, 2)))
-    assert (finding.verdict, finding.holds, finding.cases, finding.which) == (DOES_NOT, 1, 2, ("stride 2",))
-    assert "stride 2: faster from 8191 on" in finding.figure
-    rows = {(*name[:3], "direct_rows", ""): ms for name, ms in never.items() if name[3] == "direct"}
-    coalesced = {(*name[:3], "direct_coalesced", ""): ms for name, ms in rows.items()}
-    assert found("S1.10", rows | coalesced)[0] is HOLDS
-    slower = {(*name[:4], "stride=2"): 2 * ms for name, ms in rows.items()}
-    strided = {(*name[:4], "stride=2"): ms for name, ms in coalesced.items()}
-    assert found("S1.10", rows | coalesced | slower | strided)[0] is DOES_NOT
-
-
-def test_what_was_half_of_their_kernel_is_not_taken_for_it():
-    def of(variant):
-        methods = ("direct", "direct_coalesced", "im2col_gemm_only")
-        return {key("S1", "methods", size, m): Entry(1.0, variant=variant) for size in SIZES for m in methods}
-
-    verdict, figure = found("S1.1", of("direct-rows"))
-    assert verdict is CANNOT_TELL
-    assert figure.startswith("row direct of the record is direct-rows, not theirs; ")
-    assert found("S1.1", of("direct-published"))[0] is CANNOT_TELL  # too close
-    assert found("S1.10", of("direct-rows"))[0] is HOLDS  # which asks for rows alone
-    assert found("S1.10", of("direct-published"))[1].startswith("row direct of the record is direct-published")
 
 
 def test_setup_of_cudnn():
@@ -177,16 +144,6 @@ def test_tuning():
     assert found("S3.10", tiles(t8=2, t16=3), floors={"S3": 1.0})[0] is CANNOT_TELL
 
 
-def test_who_had_the_name_once_is_not_asked_for_scores():
-    old = {"parallel_im2col": "im2col-vector", "constant_weights": "constant-weights"}
-    scores = lenet(VERSIONS | {"float64": 0.9})
-    others = {name: replace(entry, variant=old.get(name[3], "")) for name, entry in scores.items()}
-    verdict, figure = found("S3.7", others)
-    assert verdict is CANNOT_TELL
-    assert figure.startswith("3 of 5 checked")
-    assert found("S3.8", others) == (CANNOT_TELL, "missing: parallel_im2col, constant_weights")
-
-
 # ---- S4
 
 
@@ -269,17 +226,6 @@ def test_rungs_are_right():
         "fp32: 2 of 2 within 0.0001 (largest 1.0e-06); int8: 1 of 1 within 0.5: not counted; "
         "fp16: 1 of 1 within 0.02: not counted",
     )
-
-
-def test_s5s_table_counts_before_the_ladder_and_either_will_do():
-    ladder = {key("S5", LADDER, "", letter): Entry(time, error=1e-6) for letter, time in {"A": 30.0, "B": 10.0}.items()}
-    table = {
-        key("S5", s5.TABLE, 244, method, "iterations=5"): Entry(time, error=2e-6)
-        for method, time in {"version_a": 40.0, "version_b": 10.0}.items()
-    }
-    assert found("S5.2", ladder)[1].startswith("3x")
-    assert found("S5.2", ladder | table)[1].startswith("4x")
-    assert found("S5.9", table) == (HOLDS, "fp32: 2 of 2 within 0.0001 (largest 2.0e-06)")
 
 
 def test_iterations_that_were_not_made_say_nothing():

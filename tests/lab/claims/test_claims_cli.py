@@ -2,13 +2,12 @@
 
 import csv
 import json
-import os
 
 import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu_lab.claims.records import ABSENT, newest, our_times, read_records
+from vgg16gpu_lab.claims.records import ABSENT, our_times, read_records
 from vgg16gpu_lab.claims.table import CPU_NOTE, NO_FLOOR, claims
 from vgg16gpu_lab.claims.times import key
 
@@ -153,34 +152,3 @@ def test_the_numbers_of_a_record(tmp_path):
     assert times[key("S5", "ladder", "", "Z")].remark == "no row Z of table ladder in the record"
     assert times[key("S2", "stride", 256, "direct")].remark == ABSENT
     assert times[key("S1", "methods", 63, "direct")].remark == ABSENT
-
-
-def test_an_empty_launch_is_a_floor(lab, tmp_path):
-    def judged(**changes):
-        record(tmp_path / "lab-results", [row("direct", 0.0046), row("im2col_gemm_only", 0.0041)], changes=changes)
-        result = lab("claims", "--json")
-        found = json.loads(result.stdout)
-        claim = next(claim for claim in found["claims"] if claim["number"] == "S1.1")
-        return found["records"][0]["floor_ms"], claim
-
-    floor, claim = judged()
-    assert (floor, claim["cases"], claim["short"]) == (None, 1, "")
-    floor, claim = judged(empty_launch=summary(2e-6))
-    assert floor == pytest.approx(0.0024)  # the 95th percentile
-    assert (claim["cases"], claim["short"], claim["verdict"]) == (0, "31", "cannot tell")
-    assert NO_FLOOR not in lab("claims").stdout
-    assert judged(empty_launch=None)[0] is None  # of a device that broke
-
-
-def test_the_newest_run(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert newest((first, second)) is None
-    record(second, [])
-    assert newest((first, second)) == second
-    older, newer = record(first / "older", []), record(first / "newer", [])
-    os.utime(older, (1, 1))
-    assert newest((first, second)) == newer.parent
-    os.utime(newer, (0.5, 0.5))
-    assert newest((first, second)) == older.parent
-    os.utime(record(first, []), (3, 3))
-    assert newest((first, second)) == first

@@ -13,23 +13,17 @@ from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.claims.judge import (
     LAUNCHES,
     MARGIN,
-    Growing,
     Kind,
     Pair,
     about,
-    beside,
-    between,
     differ,
     faster,
-    growth,
     no_faster,
     same,
-    saves,
-    verdict_of,
 )
 from vgg16gpu_lab.claims.s5 import LADDER, ONNXRUNTIME
 from vgg16gpu_lab.claims.table import claims, counts
-from vgg16gpu_lab.claims.times import Entry, Quantity, key, one
+from vgg16gpu_lab.claims.times import Entry, key, one
 from vgg16gpu_lab.experiment import Choice
 from vgg16gpu_lab.experiments import s1, s2, s3, s4, s5
 from vgg16gpu_lab.ladder.layers import sites
@@ -93,15 +87,6 @@ def test_every_name_is_a_published_row_or_one_of_ours():
             names = {name for name in names - {*published()} if (name[0], name[1], name[3]) in methods}
             unpublished = {name[2] for name in names if name[0] != "S1" or not name[4]}  # of S1 one stride was
             assert unpublished <= {str(size) for size in (*s1.NEAR, *s1.LARGER)}, each.claim.number
-
-
-def test_a_row_that_a_record_lacks_is_named():
-    table = {key("S4", "conv2d", "768x512", "cudnn", "channels=6 outputs=6 kernel=6 stride=1"): 1.0}
-    judge_of = ALL["S4.5"].claim.judge
-    assert judge_of.find(times(table)).figure == "not run"
-    found = judge_of.find(times(table, names_rows=True))
-    assert (found.verdict, found.figure) == (CANNOT_TELL, "no row halo_even of table conv2d in the record")
-    assert judge_of.find(times({key("S1", "methods", 31, "direct"): 1.0}, names_rows=True)).figure == "not run"
 
 
 # ---- Comparisons
@@ -171,28 +156,7 @@ def test_one_counter_example_is_enough_and_a_missing_row_leaves_open():
     assert estimated.figure == "2x (x: 1 against ~2 ms)"
 
 
-def test_quantities():
-    some = times({A: 1.0, B: 4.0})
-    assert Quantity((C, B, A)).of(some).value == 4
-    assert Quantity((A, B, C), "median").of(some).value == 2.5
-    reasons = times({A: Entry(None, "missing", "no cuDNN")})
-    assert Quantity((B, A)).of(reasons).remark == "no cuDNN"
-    assert Quantity((A, B), "median").of(times({A: 1.0, B: Entry(2.0, "estimated")})).text == "~1.5"
-    taken = times({A: Entry(1.0, spread=(0.9, 1.1)), B: Entry(2.0, spread=(1.8, 2.3)), C: 3.0})
-    assert Quantity((A, B, C), "median").of(taken).spread == (0.9, 2.3)
-    assert Quantity((C, A)).of(taken).spread is None
-
-
 # ---- Shares
-
-
-def test_every_most_and_some():
-    assert verdict_of("every", 3, 0, 3) is verdict_of("most", 2, 0, 3) is verdict_of("some", 1, 0, 3) is HOLDS
-    assert verdict_of("every", 2, 0, 3) is verdict_of("most", 1, 0, 3) is verdict_of("some", 0, 0, 3) is DOES_NOT
-    assert verdict_of("most", 2, 0, 4) is DOES_NOT  # half is not most
-    assert verdict_of("every", 2, 1, 3) is verdict_of("most", 1, 1, 3) is verdict_of("some", 0, 1, 3) is CANNOT_TELL
-    assert verdict_of("every", 1, 1, 3) is verdict_of("most", 0, 1, 3) is DOES_NOT  # whatever the open one is
-    assert verdict_of("some", 0, 0, 0) is CANNOT_TELL
 
 
 def test_the_share_and_which():
@@ -218,42 +182,3 @@ def test_a_time_that_is_hardly_more_than_a_launch_counts_for_nothing():
     assert faster([pair()]).find(long).short == ()
     just = LAUNCHES * floors["S1"]
     assert not faster([pair()]).find(times({A: just, B: 2 * just}, floors=floors)).short
-
-
-def test_ranges_and_savings():
-    assert [verdict_of_ratio(between(3, 8, [pair()]), ratio) for ratio in (2.9, 3.1, 7.9, 8.1)] == [
-        DOES_NOT,
-        HOLDS,
-        HOLDS,
-        DOES_NOT,
-    ]
-    assert verdict_of_ratio(between(100, float("inf"), [pair()]), 1e6) is HOLDS
-    assert verdict_of_ratio(saves(0.69, 0.79, [pair()]), 4) is HOLDS  # 75 % less
-    assert verdict_of_ratio(saves(0.69, 0.79, [pair()]), 3) is DOES_NOT
-
-
-def verdict_of_ratio(judge_of, ratio):
-    return verdict_of_pair(judge_of, 1.0, ratio)
-
-
-def test_growth():
-    D = key("S1", "methods", 31, "d")
-    rule = growth([Growing("x", (one(*A), one(*B)), (one(*C), one(*D)))])
-    slower = rule.find(times({A: 1, B: 2, C: 1, D: 4}))
-    assert (slower.verdict, slower.figure) == (HOLDS, "2x (x: 2 against 4 times)")
-    assert rule.find(times({A: 1, B: 4, C: 1, D: 4.1})).verdict is DOES_NOT  # not clearly
-    assert rule.find(times({A: 1, B: 2, C: 1})).figure == "not run"
-    assert rule.find(times({A: 1, B: 2, C: 1, D: 4}, floors={"S1": 0.5})).short == ("x",)
-
-
-def test_a_figure_that_decides_nothing():
-    told = beside(faster([pair()]), faster([pair(A, C)]), "at powers of two").find(times({A: 1, B: 2, C: 0.5}))
-    assert told.verdict is HOLDS
-    assert told.figure == "2x (x: 1 against 2 ms); at powers of two: 0.5x (x: 1 against 0.5 ms)"
-
-
-def test_a_row_of_another_variant_is_not_taken():
-    asked = Quantity((A, B), other_than=("old",))
-    assert asked.of(times({A: Entry(1.0, variant="old"), B: Entry(2.0, variant="new")})).value == 2
-    only = asked.of(times({A: Entry(1.0, variant="old")}))
-    assert (only.value, only.remark) == (None, "row a of the record is old, not theirs")

@@ -1,10 +1,15 @@
 """The exercises: every solution passes, every start fails, and so does what computes right without the idea."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from vgg16gpu.errors import DeviceError
+from vgg16gpu_lab.exercises.bench import Outcome
 from vgg16gpu_lab.exercises.exercise import NAMES, exercise
 from vgg16gpu_lab.exercises.judge import check, judge
+from vgg16gpu_lab.exercises.log import read_log
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -31,8 +36,7 @@ FAILS = {
 }
 
 
-@pytest.mark.first_case(reason="the other exercises have the same judge")
-@pytest.mark.every_case
+@pytest.mark.slow(reason="test_cli.py checks one; test_every_judge_has_its_demands has those of all")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_solution_passes_and_the_start_fails(device, name):
@@ -46,10 +50,9 @@ def test_the_solution_passes_and_the_start_fails(device, name):
     assert started.findings[0].ok or name == "barrier"  # every other start computes the right answer
 
 
-def edited(tmp_path, name, *changes, start=False):
-    """The solution, or the start, with pairs of texts exchanged."""
-    found = exercise(name)
-    text = (found.start if start else found.solution).read_text()
+def edited(tmp_path, name, *changes):
+    """The solution with pairs of texts exchanged."""
+    text = exercise(name).solution.read_text()
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
@@ -59,9 +62,12 @@ def edited(tmp_path, name, *changes, start=False):
 
 
 CHEATS = {
-    "coalesce, read past the counters": (
+    "coalesce, read past the counters and written behind y": (
         "coalesce",
-        [("x[h * columns + w]", "reinterpret_cast<const float*>(x)[h * columns + w]")],
+        [
+            ("x[h * columns + w]", "reinterpret_cast<const float*>(x)[h * columns + w]"),
+            ("i >= rows || j >= columns", "i > rows || j >= columns"),
+        ],
         "values of x that are read",
     ),
     "barrier, one in every turn": ("barrier", [("sum = fmaf", "__syncthreads(), sum = fmaf")], "barriers a channel"),
@@ -108,27 +114,55 @@ CHEATS = {
 }
 
 
-NIGHTLY = pytest.mark.slow(reason="what starts fail by is what these do; two of them are in make test")
-IN_MAKE_TEST = ("coalesce, read past the counters", "barrier, the other one missing")
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in IN_MAKE_TEST else NIGHTLY) for case in CHEATS])
+@pytest.mark.first_case(reason="test_every_judge_has_its_demands has the demands of all")
+@pytest.mark.parametrize("case", CHEATS)
 def test_the_check_is_not_fooled(tmp_path, case):
     name, changes, noticed = CHEATS[case]
     verdict = judge(exercise(name), edited(tmp_path, name, *changes), "cpu")
     assert any(what.startswith(noticed) for what in wrong(verdict)), verdict
+    if name == "coalesce":
+        assert "behind y" in verdict.findings[0].found
 
 
-@pytest.mark.slow(reason="the judge's other faults are in make test")
-def test_stray_writes_and_more_than_can_be_counted(tmp_path):
-    loop = "  for (int i = 0; i < 500; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
-    for change, found in (
-        (("i >= rows || j >= columns", "i > rows || j >= columns"), "behind y"),
-        (("  y[", loop), "more than can be counted"),
+class Told:
+    """A bench whose kernels compute what they should and do it with these entries of the log."""
+
+    def __init__(self, log, error=0.0, trespass=""):
+        self.outcome = Outcome(error, trespass, log)
+
+    def number(self, _name, least, _most):
+        return least
+
+    def run(self, case):
+        log = replace(self.outcome.log, arrays=dict.fromkeys((*case.given, "y"), (0, 0)))
+        return replace(self.outcome, log=log)
+
+
+NOTHING = read_log(np.zeros(1, np.uint64), {})
+
+
+def test_every_judge_has_its_demands():
+    """Who computes the right answer and has noted nothing lacks what each exercise is about."""
+    for name, lacks in {
+        "coalesce": {"values of x that are read", "values of y that are written"},
+        "barrier": {"reads of shared memory an output"},
+        "tile": {"values of x that are read", "reads of shared memory an output and channel"},
+        "split": {"PARTS, the blocks that share a sum", "values of w that are read"},
+        "register-tile": {"values a block writes to shared memory"},
+        "mma-sync": {"instructions, counted by threads"},
+    }.items():
+        found = list(exercise(name).judge(Told(NOTHING)))
+        assert found[0].ok, name
+        assert {each.what for each in found if not each.ok} == lacks, name
+    for outcome, words in (
+        (Told(NOTHING, error=0.5), "error 5.0e-01"),
+        (Told(NOTHING, error=np.nan), "outputs that nobody wrote"),
+        (Told(NOTHING, trespass="behind y"), "it writes behind y"),
+        (Told(replace(NOTHING, complete=False)), "more than can be counted"),
     ):
-        verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", change), "cpu")
-        assert found in verdict.findings[0].found
-        assert not verdict.passed
+        answer = next(iter(exercise("coalesce").judge(outcome)))
+        assert not answer.ok
+        assert words in answer.found
 
 
 def test_a_device_that_is_not_there_is_no_verdict():

@@ -21,6 +21,7 @@ def test_sectors_banks_and_halos():
     assert loads_an_output(16) == 324 / 256
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.title)
 def test_text_fits_and_can_be_read(lesson):
     pytest.importorskip("matplotlib")
@@ -28,7 +29,7 @@ def test_text_fits_and_can_be_read(lesson):
 
     figure = lesson.draw()
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    figure.draw_without_rendering()
     renderer = canvas.get_renderer()
     scale = min(1.0, NARROW / figure.get_figwidth())
     for axes in figure.axes:

@@ -14,7 +14,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.zoo.digits import heldout
 from vgg16gpu_lab.ladder import climb
 from vgg16gpu_lab.ladder.content import BOUNDS
-from vgg16gpu_lab.ladder.plot import draw, write_plot
+from vgg16gpu_lab.ladder.plot import draw
 
 
 @pytest.fixture(autouse=True)
@@ -30,26 +30,23 @@ def ladder(*arguments: object) -> Result:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ladder")
-    result = ladder("--rungs", "L,A,N,G", "--output", folder / "ladder.json", "--plot", folder / "ladder.png")
+    result = ladder("--rungs", "N,A,G", "--output", folder / "ladder.json", "--plot", folder / "ladder.png")
     assert result.exit_code == 0, result.stderr
     (folder / "ladder.txt").write_text(result.stdout)
     return folder
 
 
-def test_the_table(written: Path) -> None:
+def test_the_table_and_the_file(written: Path) -> None:
     text = (written / "ladder.txt").read_text()
     for part in ("sums on the host", "register tile", "split-K", "onnxruntime, CPU", "ms (CPU)", "a CPU's", "missing"):
         assert part in text
     assert " ".join(BOUNDS.split()) in " ".join(text.split())
     assert "N: a CPU has few cores" in text
-    assert text.index("sums on the host") < text.index("register tile") < text.index("engine's FFMA kernels")
-
-
-def test_the_file(written: Path) -> None:
+    assert text.index("sums on the host") < text.index("register tile") < text.index("split-K")
     content = json.loads((written / "ladder.json").read_text())
-    assert [rung["letter"] for rung in content["rungs"]] == ["A", "G", "L", "N"]
-    assert [rung["status"] for rung in content["rungs"]] == ["measured"] * 3 + ["missing"]
-    a, g, _, n = content["rungs"]
+    assert [rung["letter"] for rung in content["rungs"]] == ["A", "G", "N"]
+    assert [rung["status"] for rung in content["rungs"]] == ["measured"] * 2 + ["missing"]
+    a, g, n = content["rungs"]
     assert n["times"] is None
     assert n["why"]
     assert a["on_device"] is None
@@ -60,14 +57,6 @@ def test_the_file(written: Path) -> None:
     assert content["environment"]["versions"]["onnxruntime"]
     assert content["model"]["input_shape"] == [1, 1, 32, 32]
     assert content["inputs"] is None
-
-
-def test_the_chart_is_the_same_for_the_same_numbers(written: Path, tmp_path: Path) -> None:
-    assert (written / "ladder.png").read_bytes().startswith(b"\x89PNG")
-    content = json.loads((written / "ladder.json").read_text())
-    for name in ("a.svg", "b.svg"):
-        write_plot(content, tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_predictions_are_drawn_for_a_gpu_and_reports_at_their_size(written: Path) -> None:
@@ -83,6 +72,7 @@ def test_predictions_are_drawn_for_a_gpu_and_reports_at_their_size(written: Path
 
 
 def test_no_word_of_the_chart_lies_over_another(written: Path) -> None:
+    assert (written / "ladder.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((written / "ladder.json").read_text())
     figure = draw(content)
     canvas = FigureCanvasAgg(figure)

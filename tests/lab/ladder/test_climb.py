@@ -10,23 +10,17 @@ import numpy as np
 import pytest
 
 from tests.support.onnx_models import Model
-from vgg16gpu.bench.measure import timing
 from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Array, Conv, Pool, Relu
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.ladder import climb as climbing
-from vgg16gpu_lab.ladder import net
-from vgg16gpu_lab.ladder import rungs as rungs_module
 from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
-from vgg16gpu_lab.ladder.layers import sites, unfused
-from vgg16gpu_lab.ladder.planned import PlannedNet
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
@@ -65,7 +59,7 @@ def climbed(path: Path, device: Device, letters: str = "".join(LETTERS)) -> dict
     return {outcome.rung.letter: outcome for outcome in outcomes}
 
 
-@pytest.mark.slow(reason="ladder/test_cli.py climbs every rung")
+@pytest.mark.slow(reason="test_nets_of_simple_kernels_are_clean has the simple ones, test_cli.py the table")
 def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narrow: Path) -> None:
     outcomes = climbed(narrow, device)
     assert not [(letter, outcome.why) for letter, outcome in outcomes.items() if outcome.status == "wrong"]
@@ -90,7 +84,6 @@ def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
     assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("AT", "measured")
 
 
-@pytest.mark.slow(reason="ladder/test_cli.py climbs every rung")
 @pytest.mark.sanitize
 def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> None:
     model = Model(("n", 2, 7, 9))
@@ -108,22 +101,6 @@ def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> Non
         running.close()
     for other in scores[1:]:
         np.testing.assert_allclose(other, scores[0], rtol=1e-5, atol=1e-6)
-
-
-def test_what_no_kernel_writes_is_nan(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not what the rung before has left there."""
-    where = setting(digits_model(), device)
-    x = sample_inputs(where.shape[1:])[:1]
-    rungs = RUNGS[1], RUNGS[4]
-    for rung in rungs:
-        running = rung.open(where)
-        assert np.isfinite(running.run(x)).all()
-        running.close()
-    monkeypatch.setattr(net._Memory, "bind", lambda *_: lambda: None)
-    for rung in rungs:
-        running = rung.open(where)
-        assert np.isnan(running.run(x)).all()
-        running.close()
 
 
 def test_layers_that_simple_kernels_do_not_know(device: Device, tmp_path: Path) -> None:
@@ -183,12 +160,12 @@ def outcome_of(running: Fixed | Exception) -> Outcome:
     return climb(where, [rung], REFERENCE, REFERENCE, lambda _: None)[0]
 
 
-@pytest.mark.parametrize("scores", [REFERENCE * 1.01, REFERENCE * np.nan, REFERENCE[:, ::-1]])
-def test_wrong_scores_get_no_time(scores: Array) -> None:
-    running = Fixed(scores)
-    outcome = outcome_of(running)
-    assert (outcome.status, outcome.times, running.runs, running.closed) == ("wrong", None, 1, 1)
-    assert "differ" in outcome.why
+def test_wrong_scores_get_no_time() -> None:
+    for scores in (REFERENCE * 1.01, REFERENCE * np.nan, REFERENCE[:, ::-1]):
+        running = Fixed(scores)
+        outcome = outcome_of(running)
+        assert (outcome.status, outcome.times, running.runs, running.closed) == ("wrong", None, 1, 1)
+        assert "differ" in outcome.why
 
 
 @pytest.mark.parametrize(("wrong", "status"), [(None, "measured"), (0, "wrong"), (2, "wrong")])
@@ -207,30 +184,6 @@ def test_every_image_is_checked_and_the_first_timed(wrong: int | None, status: s
     (outcome,) = climb(where, [rung], x, reference, lambda _: None)
     assert (outcome.status, seen[:3]) == (status, [0, 1, 2])
     assert {*seen[3:]} == ({0} if status == "measured" else set())
-
-
-def test_onnxruntime_has_a_row_for_each_image(narrow: Path, device: Device) -> None:
-    where = setting(narrow, device)
-    x = sample_inputs(where.shape[1:])[:3]
-    scores, line = onnxruntime_scores(where, x)
-    assert scores.shape == (3, 10)
-    assert line.samples >= 1
-    np.testing.assert_allclose(onnxruntime_scores(where, x[1:2])[0], scores[1:2], rtol=1e-4, atol=1e-4)
-
-
-def test_int8_is_calibrated_on_the_users_inputs(narrow: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Array] = []
-
-    def noted(_: object, items: list[NamedInput]) -> SimpleNamespace:
-        given.extend(item.array for item in items)
-        raise ModelError("seen")
-
-    monkeypatch.setattr(rungs_module, "calibrate", noted)
-    x = sample_inputs((3, 36, 36))[:2] * 3
-    rung = RUNGS[LETTERS.index("T")]
-    with pytest.raises(ModelError, match="seen"):
-        rung.open(replace(setting(narrow, device), inputs=x))
-    np.testing.assert_array_equal(np.stack(given), x)
 
 
 def test_a_run_that_fails_is_wrong_and_closed() -> None:
@@ -252,21 +205,6 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     outcome = outcome_of(patient)
     assert outcome.times is not None
     assert (outcome.times.samples, patient.runs) == (1, 1)
-
-
-def test_short_runs_are_warmed_up_and_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
-    ticks, now = [0.05, 0.06, 1.0], [0.0]  # the checked run took 0.01
-    with monkeypatch.context() as patched:
-        patched.setattr(climbing, "wall", lambda _: ticks.pop(0))
-        assert climbing._samples(lambda: None, 0.01) == [1.0]
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(climbing, "SECONDS", 0.5)
-
-    def run() -> None:
-        now[0] += 0.2
-
-    assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
 
 
 # Gains
@@ -291,26 +229,3 @@ def test_gains_are_over_the_last_rung_with_a_time() -> None:
 
 
 # Layers and launches
-
-
-def test_fused_operators_come_apart(narrow: Path) -> None:
-    graph = OnnxModel(narrow).graph()
-    found = sites(graph, (1, 3, 36, 36))
-    assert [site.follows_relu for site in found if isinstance(site.layer, Pool)] == [True] * 5
-    assert not found[0].follows_relu
-    apart = unfused(graph, relu=True)
-    assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
-    assert sum(isinstance(op, Pool) for op in apart.ops) == 5
-    assert sum(isinstance(op, Relu) for op in apart.ops) == 15
-    assert apart.outputs == graph.outputs
-    assert [site.y_shape for site in found][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
-
-
-def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device, narrow: Path) -> None:
-    """Also on a CPU, where an engine has others."""
-    where = setting(narrow, device)
-    planned = PlannedNet(where.graph, where.shape, device, split=False)
-    sources = {kernel.source for kernel in planned._executor.plan.kernels}
-    planned.close()
-    assert {rung.source for rung in RUNGS if rung.letter in "LMNO"} == {"conv_igemm.cu"} <= sources
-    assert not {source for source in sources if "direct" in source}

@@ -45,16 +45,6 @@ def test_numbers_in_every_form(graph: Graph, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, x)
 
 
-def test_a_folder_of_numbers_in_the_order_of_names(graph: Graph, tmp_path: Path) -> None:
-    x = samples(4)
-    np.save(tmp_path / "b.npy", x[1:3])
-    np.save(tmp_path / "a.npy", x[0])
-    np.savetxt(tmp_path / "c.txt", x[3].reshape(1, -1), "%.9g")
-    (tmp_path / "notes.md").write_text("no numbers")
-    (tmp_path / ".hidden.npy").write_text("no numbers")
-    np.testing.assert_array_equal(given(tmp_path, graph), x)
-
-
 def test_pictures_are_prepared_as_the_model_says(graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "digit.png").write_bytes(digit_sample().read_bytes())
     (tmp_path / "numbers.txt").write_text("1 2 3")

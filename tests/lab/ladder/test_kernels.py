@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from tests.lab.harness import problem_id, random_problems
 from tests.support.kernel_harness import Bench, normal, seeded
 from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import layer_error
@@ -14,7 +15,6 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu_lab.ladder.layers import Site
-from vgg16gpu_lab.ladder.packed import packed
 from vgg16gpu_lab.ladder.rungs import (
     PARTIALS,
     PIPELINE,
@@ -42,22 +42,18 @@ TECHNIQUES = {
     "pipeline": PIPELINE,
 }
 TILED = ("vectors", "warps", "swizzle", "pipeline")  # the sums of "registers", in the same order
-GEMMS = {name: TECHNIQUES[name] for name in ("partials", "serial", "tree")}
+GEMMS = ("partials", "serial", "tree")
 POOLS = {"columns": TREE, "pixels": PIXELS}
 BOUND = 1e-6  # norm-wise, of float32 sums of at most some thousand products
 
 EDGES = (
     Problem(1, 1, 1, 1, 1, kernel=1),
-    Problem(1, 2, 1, 1, 3, padding=1),
     Problem(1, 3, 20, 37, 4, padding=1),
-    Problem(1, 65, 9, 8, 3, padding=1),
-    Problem(1, 5, 18, 17, 70, padding=1),
+    Problem(1, 9, 18, 17, 2, kernel=5, stride=2, padding=2),
     Problem(1, 7, 13, 11, 131, padding=1),  # more than two tiles of channels; 143 pixels, one and a bit
     Problem(1, 4, 16, 16, 64, kernel=2, stride=2),  # whole tiles, whole quads
     Problem(1, 515, 3, 4, 2, padding=1),  # more channels than a block has threads
 )
-RANDOM = random_problems("ladder", 3, batch=1)
-SANITIZED = (Problem(1, 3, 7, 9, 5, padding=1), Problem(1, 9, 18, 17, 2, kernel=5, stride=2, padding=2))
 
 
 def of_problem(problem: Problem, weight: Array) -> Site:
@@ -85,21 +81,13 @@ def check_conv(device: Device, technique: Technique, problem: Problem) -> None:
     assert layer_error(y, problem.expected(x, weight)[0].astype(np.float32)) <= BOUND
 
 
-@pytest.mark.parametrize("name", TECHNIQUES)
-@pytest.mark.parametrize("problem", [*EDGES, *RANDOM], ids=problem_id)
-def test_convolutions(device: Device, name: str, problem: Problem) -> None:
-    check_conv(device, TECHNIQUES[name], problem)
-
-
+@pytest.mark.every_case
 @pytest.mark.sanitize
 @pytest.mark.parametrize("name", TECHNIQUES)
-@pytest.mark.parametrize("problem", SANITIZED, ids=problem_id)
-def test_sanitized_convolutions(device: Device, name: str, problem: Problem) -> None:
-    check_conv(device, TECHNIQUES[name], problem)
-
-
-@pytest.mark.parametrize("name", TECHNIQUES)
-def test_windows_that_are_no_squares(device: Device, name: str) -> None:
+def test_convolutions(device: Device, name: str) -> None:
+    for problem in EDGES if name in GEMMS else EDGES[:-1]:
+        check_conv(device, TECHNIQUES[name], problem)
+    # Windows that are no squares
     random = seeded(name)
     window = Window((2, 5), (3, 1), Pads(0, 2, 1, 3))
     conv = Conv("x", "y", ("y",), normal(random, 6, 4, 2, 5), None, window)
@@ -109,25 +97,14 @@ def test_windows_that_are_no_squares(device: Device, name: str) -> None:
     assert layer_error(y, expected) <= BOUND
 
 
-@pytest.mark.parametrize("name", TILED)
-def test_tiles_add_as_registers_do(device: Device, name: str) -> None:
+def test_tiles_add_as_registers_do(device: Device) -> None:
     """One change after the other, and none of what is computed: the same bits."""
     problem = Problem(1, 9, 15, 13, 70, padding=1)
     x, weight = problem.random()
     site = of_problem(problem, weight)
     expected = run(device, REGISTERS, site, x[0])
-    np.testing.assert_array_equal(run(device, TECHNIQUES[name], site, x[0]), expected)
-
-
-def test_weights_are_packed_with_zeros() -> None:
-    problem = Problem(1, 3, 5, 5, 70, padding=1)
-    weight = problem.random()[1]
-    found = packed(of_problem(problem, weight))
-    assert found is not None
-    assert found.shape == (32, 128)
-    np.testing.assert_array_equal(found[:27, :70], weight.reshape(70, 27).T)
-    assert not found[27:].any()
-    assert not found[:, 70:].any()
+    for name in TILED:
+        np.testing.assert_array_equal(run(device, TECHNIQUES[name], site, x[0]), expected, name)
 
 
 def check_gemm(device: Device, technique: Technique, features: int, outputs: int) -> None:
@@ -138,16 +115,11 @@ def check_gemm(device: Device, technique: Technique, features: int, outputs: int
     assert layer_error(y, apply(gemm, x.astype(np.float64))[0]) <= BOUND
 
 
-@pytest.mark.parametrize("name", GEMMS)
-@pytest.mark.parametrize(("features", "outputs"), [(1, 1), (3, 5), (511, 2), (512, 9), (513, 3), (5000, 17)])
-def test_fully_connected(device: Device, name: str, features: int, outputs: int) -> None:
-    check_gemm(device, GEMMS[name], features, outputs)
-
-
 @pytest.mark.sanitize
-@pytest.mark.parametrize("name", GEMMS)
-def test_sanitized_fully_connected(device: Device, name: str) -> None:
-    check_gemm(device, GEMMS[name], 600, 3)
+def test_fully_connected(device: Device) -> None:
+    for technique in map(TECHNIQUES.__getitem__, GEMMS):
+        for features, outputs in ((1, 1), (511, 2), (513, 3), (1700, 17)):
+            check_gemm(device, technique, features, outputs)
 
 
 POOL_CASES = (
@@ -162,15 +134,15 @@ POOL_CASES = (
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("name", POOLS)
-@pytest.mark.parametrize(("shape", "window"), POOL_CASES, ids=[str(shape) for shape, _ in POOL_CASES])
-def test_pools_of_negative_numbers_too(device: Device, name: str, shape: tuple[int, ...], window: Window) -> None:
+def test_pools_of_negative_numbers_too(device: Device) -> None:
     """Where the published pool, whose maximum began at 0, gives 0."""
-    pool = Pool("x", "y", ("y",), "max", window)
-    x = normal(seeded(str(shape)), 1, *shape) - np.float32(2)
-    expected = apply(pool, x.astype(np.float64))[0]
-    assert expected.min() < 0
-    np.testing.assert_array_equal(run(device, POOLS[name], Site(pool, shape, expected.shape), x[0]), expected)
+    for shape, window in POOL_CASES:
+        pool = Pool("x", "y", ("y",), "max", window)
+        x = normal(seeded(str(shape)), 1, *shape) - np.float32(2)
+        expected = apply(pool, x.astype(np.float64))[0]
+        assert expected.min() < 0
+        for technique in POOLS.values():
+            np.testing.assert_array_equal(run(device, technique, Site(pool, shape, expected.shape), x[0]), expected)
 
 
 def test_a_pool_keeps_nan(device: Device) -> None:
@@ -182,14 +154,14 @@ def test_a_pool_keeps_nan(device: Device) -> None:
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (70, 2, 2), (300,)], ids=str)
-def test_bias_and_relu(device: Device, shape: tuple[int, ...], relu: bool) -> None:
-    random = seeded(str(shape))
-    sums, bias = normal(random, *shape), normal(random, shape[0])
-    bench = Bench(device)
-    y = bench.put(sums)
-    layer = Gemm("x", "y", ("y",), normal(random, shape[0], 1), bias, relu)
-    bench.run(bias_relu(y, bench.put(bias), Site(layer, (1,), shape)))
-    expected = sums + bias.reshape(-1, *[1] * (len(shape) - 1))
-    np.testing.assert_array_equal(bench.get(y, shape), np.maximum(expected, 0) if relu else expected)
+def test_bias_and_relu(device: Device) -> None:
+    shapes: tuple[tuple[int, ...], ...] = ((3, 5, 7), (300,))
+    for shape, relu in product(shapes, (False, True)):
+        random = seeded(str(shape))
+        sums, bias = normal(random, *shape), normal(random, shape[0])
+        bench = Bench(device)
+        y = bench.put(sums)
+        layer = Gemm("x", "y", ("y",), normal(random, shape[0], 1), bias, relu)
+        bench.run(bias_relu(y, bench.put(bias), Site(layer, (1,), shape)))
+        expected = sums + bias.reshape(-1, *[1] * (len(shape) - 1))
+        np.testing.assert_array_equal(bench.get(y, shape), np.maximum(expected, 0) if relu else expected)

@@ -8,15 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.lab.harness import problem_id
-from tests.lab.ladder.test_kernels import BOUND, EDGES, POOL_CASES, RANDOM, check_conv, of_problem, run
+from tests.lab.ladder.test_kernels import BOUND, EDGES, POOL_CASES, check_conv, of_problem, run
 from tests.support.kernel_harness import normal, seeded
 from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Pool
-from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Dim3
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu_lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
 from vgg16gpu_lab.ladder.layers import Site
@@ -31,54 +28,41 @@ TECHNIQUES = {"serial": SERIAL, "tree": TREE, **ROWS}
 PLACE = Pointer(Arena.ACTIVATIONS, 0)
 
 
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("problem", [*EDGES, *RANDOM], ids=problem_id)
-def test_a_block_for_each_row(device: Device, name: str, problem: Problem) -> None:
-    check_conv(device, ROWS[name], problem)
-
-
 @pytest.mark.sanitize
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TECHNIQUES)
-@pytest.mark.parametrize("problem", EDGES[1:7:2], ids=problem_id)
-def test_maps_that_the_host_has_padded(device: Device, name: str, problem: Problem) -> None:
-    x, weight = problem.random()
-    site = of_problem(problem, weight)
-    pads = site.window.pads
-    beside = np.pad(x[0], ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)))
-    y = run(device, TECHNIQUES[name], padded(site), beside)
-    assert layer_error(y, problem.expected(x, weight)[0].astype(np.float32)) <= BOUND
+def test_a_block_for_each_row_and_maps_that_the_host_has_padded(device: Device, name: str) -> None:
+    for problem in EDGES:
+        if name in ROWS:
+            check_conv(device, ROWS[name], problem)
+    for problem in EDGES[1:4]:
+        x, weight = problem.random()
+        site = of_problem(problem, weight)
+        pads = site.window.pads
+        beside = np.pad(x[0], ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)))
+        y = run(device, TECHNIQUES[name], padded(site), beside)
+        assert layer_error(y, problem.expected(x, weight)[0].astype(np.float32)) <= BOUND
 
 
-@pytest.mark.parametrize(
-    ("problem", "fits"),
-    [
+def test_what_a_convolution_is_compiled_for() -> None:
+    """The published array where it fits; bounds are tested where there is something beside the map."""
+    for problem, fits in (
         (Problem(1, 512, 4, 3, 1, padding=1), 1),
         (Problem(1, 513, 4, 3, 1, padding=1), 0),
         (Problem(1, 2, 7, 7, 1, kernel=5, padding=1), 0),
-    ],
-    ids=["fits", "channels", "kernel"],
-)
-def test_what_a_convolution_is_compiled_for(problem: Problem, fits: int) -> None:
-    """The published array where it fits; bounds are tested where there is something beside the map."""
-    site = of_problem(problem, problem.random()[1])
-    assert fits_published(site) is bool(fits)
-    for each, is_padded in ((site, 0), (padded(site), 1)):
-        step = conv_serial(Placed(each, PLACE, PLACE, PLACE))
-        assert step.kernel.defines == (("FIXED", fits), ("PADDED", is_padded))
-        assert (step.shared == 0) is bool(fits)
-        assert conv_tree(Placed(each, PLACE, PLACE, PLACE)).kernel.defines == (("PADDED", is_padded),)
-
-
-def test_grids() -> None:
-    problem = Problem(1, 2, 5, 4, 3)
-    placed = Placed(of_problem(problem, problem.random()[1]), PLACE, PLACE, PLACE)
-    for conv in (conv_serial, conv_tree):
-        assert (conv(placed).grid, conv(placed, rows=True).grid) == (Dim3(3), Dim3(3, 3))
+    ):
+        site = of_problem(problem, problem.random()[1])
+        assert fits_published(site) is bool(fits)
+        for each, is_padded in ((site, 0), (padded(site), 1)):
+            step = conv_serial(Placed(each, PLACE, PLACE, PLACE))
+            assert step.kernel.defines == (("FIXED", fits), ("PADDED", is_padded))
+            assert (step.shared == 0) is bool(fits)
+            assert conv_tree(Placed(each, PLACE, PLACE, PLACE)).kernel.defines == (("PADDED", is_padded),)
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize(("shape", "window"), POOL_CASES, ids=[str(shape) for shape, _ in POOL_CASES])
-def test_a_maximum_from_zero_needs_a_relu_before(device: Device, shape: tuple[int, ...], window: Window) -> None:
+def test_a_maximum_from_zero_needs_a_relu_before(device: Device) -> None:
+    shape, window = POOL_CASES[-2]
     pool = Pool("x", "y", ("y",), "max", window)
     from_zero = replace(TREE, pool=partial(pool_from, zero=True))
     x = normal(seeded(str(shape)), 1, *shape) - np.float32(1)

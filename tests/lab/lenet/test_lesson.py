@@ -18,7 +18,6 @@ from vgg16gpu_lab.lenet import train as lenet_train
 from vgg16gpu_lab.lenet.data import from_idx
 from vgg16gpu_lab.measure.bench_rig import BenchRig
 from vgg16gpu_lab.measure.measure import Status
-from vgg16gpu_lab.published import published
 
 ON_HOST = ("sequential_cpu", "parallel_im2col")  # whose product is numpy's: no variant is asked for
 NOTED = ("tiled_shared", "constant_alone")
@@ -51,51 +50,6 @@ def run(experiment, device, variants, choice):
     assert told[-1][0] == told[-1][1]
     assert len({row.key for row in rows}) == len(rows)
     return rows
-
-
-@pytest.mark.slow(reason="128 images one after the other; the tests below have its tables with fewer, and no engine")
-def test_every_published_row_is_there_even_without_a_variant_or_the_engine(device, experiment, monkeypatch):
-    def no_engine(*_, **options):
-        raise DeviceError(f"{options['device']} is on strike")
-
-    monkeypatch.setattr(s3, "BATCH", 128)
-    monkeypatch.setattr(lenet_lesson, "Engine", no_engine)
-    rows = {row.key: row for row in run(experiment, device, (), Choice())}
-    theirs = {key: value for key, value in published().items() if key[0] == "S3"}
-    assert len(theirs) > 80
-    for key, value in theirs.items():
-        assert rows[key].theirs == value
-        assert rows[key].status is (Status.RIGHT if key[3] in ON_HOST else Status.MISSING)
-        assert (rows[key].ours is not None) is (key[3] in ON_HOST)
-    names = {row.method: row for row in rows.values() if row.table == "accuracy"}
-    assert list(names) == [*ON_HOST, "float64"]
-    assert names["float64"].ours == names["sequential_cpu"].ours
-    engine = next(row for row in rows.values() if row.method == "engine")
-    assert (engine.status, engine.ours) == (Status.FAILED, None)
-    assert "on strike" in engine.remark
-
-
-def test_variants_get_all_tables_and_wrong_ones_no_time(device, experiment):
-    right = VARIANTS["constant-weights"]  # whose layers share an array
-    wrong = replace(VARIANTS["tiled-shared"], tolerance=0.0)
-    rows = run(experiment, device, (right, wrong), Choice(quick=True, blocks=(4, 64)))
-    tables = {name: [row for row in rows if (row.table, row.variant) == (name, right.name)] for name in TABLES}
-    assert [row.parameter for row in tables["lenet"]] == [f"batch=0 {part}" for part in PARTS]
-    assert [(row.size, row.parameter) for row in tables["batch"]] == [(n, part) for n in "13" for part in PARTS]
-    assert all(row.ours > 0 and row.measurement.error < 1e-5 for row in tables["lenet"] + tables["batch"])
-    assert [row.parameter for row in tables["tile"]] == [f"{n} block={b}" for b in (4, 64) for n in PARTS[:2]]
-    assert [row.status for row in tables["tile"]] == [Status.RIGHT] * 2 + [Status.INVALID] * 2
-    engine = [row for row in rows if row.method == "engine"]
-    assert [row.table for row in engine] == ["accuracy", "lenet"]
-    assert all(0 < row.measurement.error < 1e-5 for row in engine)
-    assert engine[1].ours > 0
-    parts = {row.parameter: row.ours for row in tables["parts"]}
-    known = [value for value in parts.values() if value is not None]  # a difference may be lost in noise
-    assert len(known) < len(parts) or sum(known) == pytest.approx(tables["lenet"][2].ours)
-    assert all(value > 0 for value in known)
-    others = [row for row in rows if row.variant == wrong.name and row.table in ("lenet", "batch")]
-    assert len(others) == 9
-    assert all(row.ours is None and row.status is Status.WRONG for row in others)
 
 
 def test_columns_that_find_no_room_have_no_time(device, experiment, monkeypatch):

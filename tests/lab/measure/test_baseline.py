@@ -4,7 +4,7 @@ from unittest import mock
 
 from tests.lab.conftest import LITTLE
 from vgg16gpu_lab.measure import baseline
-from vgg16gpu_lab.measure.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
+from vgg16gpu_lab.measure.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
 from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
 from vgg16gpu_lab.measure.measure import Status
 from vgg16gpu_lab.problem import Problem
@@ -28,10 +28,3 @@ def test_libraries_are_asked_by_name():
             found = measure_baseline(name, mock.sentinel.device, reference, LITTLE, None)
         asked.assert_called_once_with(mock.sentinel.device, reference, LITTLE, None, **options)
         assert (found.status, found.reason) == (Status.MISSING, "none here")
-
-
-def test_a_bias_is_refused():
-    reference = Reference(Problem(1, 2, 8, 8, 3, bias=True), 1)
-    for name in BASELINES:
-        found = measure_baseline(name, mock.sentinel.device, reference, LITTLE, None)
-        assert (found.status, "no bias" in found.reason) == (Status.REFUSED, True)

@@ -7,8 +7,7 @@ from unittest import mock
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.bench.measure.ceilings import Ceilings
-from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.errors import KernelError
 from vgg16gpu_lab.measure import bench_rig as module
 from vgg16gpu_lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu_lab.measure.measure import Measurement, Status
@@ -37,26 +36,6 @@ def test_a_right_one_is_measured_once(rig):
     assert rig.percent(SMALL, found.seconds()) > 0
 
 
-def test_the_roofline_is_that_of_ffma(rig):
-    """Whatever tensor cores there are."""
-    with mock.patch.object(module, "measure_ceilings", return_value=Ceilings(1e9, 2e9, 1, "", {"fp32": 1e15})):
-        other = BenchRig(rig.device, [], LITTLE)
-        assert other.percent(Problem(1, 64, 24, 24, 64), 1.0) == pytest.approx(100 * 2 * 64 * 64 * 9 * 22**2 / 2e9)
-        assert other.percent(SMALL, 1.0) == pytest.approx(100 * max(SMALL.nbytes / 1e9, SMALL.flop / 2e9))
-
-
-def test_an_empty_launch_is_timed_as_all_are(rig):
-    with mock.patch.object(module, "take_times", wraps=module.take_times) as taken:
-        found = rig.empty_launch
-        assert rig.empty_launch is found
-    assert taken.call_count == 1
-    assert taken.call_args.args[0] is rig.device
-    assert taken.call_args.args[3:] == (LITTLE, None)
-    assert 0 < found.min_s <= found.median_s <= found.p95_s
-    assert found.samples == 3
-    assert found.median_s < rig.measure("direct-chw", {}, Problem(1, 8, 200, 200, 8)).seconds()
-
-
 def test_a_wrong_one_gets_no_time(outcome):
     found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
     assert found.status is Status.WRONG
@@ -66,19 +45,6 @@ def test_a_wrong_one_gets_no_time(outcome):
     assert "allowed is 1e-05: no time" in found.reason
 
 
-def test_a_launch_that_cuda_would_reject(outcome):
-    found = outcome(parameters={"block": 64}.items())
-    assert found.status is Status.INVALID
-    assert "4096 threads, at most 1024" in found.reason
-    assert not found.status.is_fault
-
-
-def test_a_variant_that_refuses(outcome):
-    module = (("launches=launches,", 'launches=launches, refuses=lambda problem, parameters: "not today",'),)
-    found = outcome(module=module)
-    assert (found.status, found.reason) == (Status.REFUSED, "mine: not today")
-
-
 def test_one_that_does_not_compile(outcome):
     found = outcome(("float sum = 0.f;", "float sum = nonsense;"))
     assert found.status is Status.FAILED
@@ -86,23 +52,6 @@ def test_one_that_does_not_compile(outcome):
     assert "nonsense" in found.output
     assert found.output.count("\n") > 1
     assert "\n" not in found.reason
-
-
-def test_one_whose_python_side_fails(outcome):
-    found = outcome(module=(('block = parameters["block"]', 'block = parameters["blok"]'),))
-    assert found.status is Status.FAILED
-    assert found.reason.startswith("KeyError: 'blok' (")
-    assert "mine.py:" in found.reason
-
-
-def test_no_such_variant(rig):
-    assert rig.measure("nonesuch", {}, SMALL).status is Status.MISSING
-
-
-def test_no_room(rig):
-    with mock.patch.object(rig.device, "allocate", side_effect=DeviceError("too little memory")):
-        found = rig.measure("direct-chw", {}, SMALL)
-    assert (found.status, found.reason) == (Status.NO_ROOM, "too little memory")
 
 
 def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monkeypatch):
@@ -116,18 +65,6 @@ def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monke
     assert "1x2x24x24" in found.reason
     monkeypatch.setattr(module, "_TRUSTED_SECONDS", 2 * first.seconds())  # too short a run tells nothing
     assert rig.measure("direct-chw", {}, large, replace(LITTLE, limit=98 * first.seconds())).status is Status.RIGHT
-
-
-def test_an_estimate_has_its_conversion_and_comes_from_the_largest(device, monkeypatch):
-    small, middle, large = (Problem(1, 2, size, size, 3, padding=1) for size in (12, 24, 240))
-    rig = BenchRig(device, variants(), LITTLE)
-    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
-    first = rig.measure("im2col-vector", {}, middle)
-    rig.measure("im2col-vector", {}, small)
-    found = rig.measure("im2col-vector", {}, large, replace(LITTLE, limit=99 * first.seconds()))
-    assert "1x2x24x24" in found.reason
-    assert found.seconds() == pytest.approx(100 * first.seconds())
-    assert found.seconds("total") == pytest.approx(100 * first.seconds("total"))
 
 
 def test_a_broken_device_ends_it_by_name(rig):

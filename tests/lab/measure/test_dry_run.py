@@ -1,6 +1,5 @@
 """lab/measure/dry_run/dry_run.py: which problems are tried, and what becomes of the processes that try them."""
 
-import logging
 import os
 import re
 from dataclasses import replace
@@ -45,7 +44,8 @@ def dry_run(own, tmp_path, monkeypatch):
 # ---- Problems
 
 
-@pytest.mark.parametrize(("kernel", "padding", "stride"), [(3, 1, 1), (1, 0, 2), (7, 0, 3), (41, 40, 1)])
+@pytest.mark.every_case
+@pytest.mark.parametrize(("kernel", "padding", "stride"), [(3, 1, 1), (7, 0, 3)])
 def test_outputs_have_edges_in_every_block(kernel, stride, padding):
     asked = Problem(8, 3, 512, 512, 20, kernel, stride, padding)
     found = small_problems(VARIANTS["direct-chw"], asked, {"block": 16}, FACTS)
@@ -73,27 +73,18 @@ def test_a_variant_that_is_particular_gets_what_it_takes():
 # ---- Processes
 
 
-@pytest.mark.slow(reason="test_lab_cli.py has a right one of one's own, and test_without_a_sanitizer... here")
-def test_a_right_kernel_passes_whatever_it_prints(dry_run, caplog):
-    change = ('    block = parameters["block"]', '    print("{")\n    block = parameters["block"]')
-    with caplog.at_level(logging.WARNING):
-        assert dry_run([(ASKED, {"block": block}) for block in (8, 32)], module=(change,)) == [None] * 2
-    assert caplog.messages == [] or "stays unseen" in caplog.text
-
-
-def test_a_crash_ends_one_setting_and_no_other(dry_run):
-    line = "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;"
-    found = dry_run([(ASKED, {"block": block}) for block in (16, 8)], (LAST, f"  {line}\n{LAST}"))
-    assert found[1] is None
-    assert found[0].status is Status.FAILED
-    assert found[0].reason.startswith("dry run on an output of 37x43: ended its process by SIG")
-
-
-def test_a_loop_without_an_end_is_waited_for_once(dry_run):
-    line = "while (blockDim.x == 8 && x != nullptr) y[0] += 0.f;"
-    found = dry_run([(ASKED, {"block": block}) for block in (8, 32)], (LAST, f"  {line}\n{LAST}"), seconds=1.0)
-    assert "did not end within 1 s: a loop without an end?" in found[0].reason
-    assert found[1].reason == f"not run, as it did not end elsewhere: {found[0].reason}"
+def test_a_crash_ends_one_setting_and_a_loop_without_an_end_is_waited_for_once(dry_run):
+    lines = (
+        "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;",
+        "while (blockDim.x != 16 && blockDim.x > 4 && x != nullptr) y[0] += 0.f;",
+    )
+    blocks = [(ASKED, {"block": block}) for block in (16, 4, 8, 32)]
+    crash, right, endless, left = dry_run(blocks, (LAST, "".join(f"  {line}\n" for line in lines) + LAST), seconds=2.0)
+    assert right is None
+    assert crash.status is Status.FAILED
+    assert crash.reason.startswith("dry run on an output of 37x43: ended its process by SIG")
+    assert "did not end within 2 s: a loop without an end?" in endless.reason
+    assert left.reason == f"not run, as it did not end elsewhere: {endless.reason}"
 
 
 def test_a_process_that_leaves_or_does_not_start_is_no_success(dry_run, tmp_path):
@@ -141,12 +132,6 @@ def test_what_only_the_second_opinion_cannot_compile_or_start_is_no_fault(dry_ru
     assert (other, len(caplog.messages)) == ([None], 2)
 
 
-def test_a_second_opinion_on_the_answer_counts(dry_run, monkeypatch):
-    with_stage(monkeypatch)
-    (found,) = dry_run([(ASKED, {})], (LAST, f"  sum += 1.f;\n{LAST}"))
-    assert found.status is Status.WRONG
-
-
 def test_a_gpu_is_tried_with_both_poisons(monkeypatch):
     gpu = SimpleNamespace(facts=replace(FACTS, kind="cuda"))
     monkeypatch.setattr(dry_run_process, "open_device", lambda name: (gpu, name))
@@ -159,18 +144,3 @@ def test_beside_a_gpu_there_are_second_opinions():
     found = list(dry_run_module._stages("cuda:0"))
     assert [(one.device, one.is_optional) for one in found[:2]] == [("cuda:0", False), ("cpu", True)]
     assert all(one.is_sanitized for one in found[2:])
-
-
-@pytest.mark.slow(reason="test_a_gpu_is_tried_with_both_poisons; variants are run so in test_variants.py")
-def test_a_workspace_that_nobody_wrote_holds_no_zeros(dry_run):
-    """Which memory often does that is new."""
-    module = (
-        ("places.y,", "places.y,\n            places.workspace,"),
-        ("launches=launches,", "launches=launches,\n        workspace_nbytes=lambda problem, parameters: 64,"),
-    )
-    changes = (
-        ("(float* __restrict__ y,", "(float* __restrict__ y, const float* work,"),
-        ("sum = 0.f;", "sum = work[3];"),
-    )
-    (found,) = dry_run([(ASKED, {})], *changes, module=module)
-    assert "error nan" in found.reason

@@ -3,7 +3,6 @@
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.devices.cuda.test_graph import Bindings
@@ -14,9 +13,7 @@ from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
 from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
-from vgg16gpu_lab.measure.trial import Trial
 from vgg16gpu_lab.problem import Problem
-from vgg16gpu_lab.variants import variants
 
 
 @pytest.fixture
@@ -56,32 +53,6 @@ def test_a_capture_needs_cuda_bindings(held):
         CudaForeign(held, 0, Counters()).capture(lambda: None)
 
 
-@pytest.mark.gpu
-def test_a_capture_on_a_gpu(gpu):
-    if not gpu.uses_graphs:
-        pytest.skip("cuda-bindings is not installed, or does not go with the driver")
-    ones, found = np.ones(1024, np.float32), np.empty(1024, np.float32)
-    address = gpu.allocate(ones.nbytes)
-
-    def fails():
-        gpu.zero(address, ones.nbytes)
-        raise ValueError("no")
-
-    gpu.copy_in(address, ones)
-    with pytest.raises(ValueError, match="no"):
-        gpu.foreign.capture(fails)
-    captured = gpu.foreign.capture(lambda: gpu.zero(address, ones.nbytes))
-    gpu.copy_out(found, address)
-    gpu.synchronize()
-    assert (found == 1).all()
-    captured()
-    gpu.copy_out(found, address)
-    gpu.synchronize()
-    assert (found == 0).all()
-    captured.close()
-    gpu.free(address)
-
-
 # The real ones
 
 
@@ -119,23 +90,3 @@ def test_the_real_cudnn(real, problem):
     assert all(plan.reason for plan in found.plans if plan.times is None)
     assert found.best.setup_s > 0
     assert found.best.workspace_nbytes <= WORKSPACE_NBYTES
-
-
-@pytest.mark.gpu
-def test_the_real_cudnn_with_tf32(real):
-    """Where there are tensor cores for it, it is seen in the error: that is what keeps it out otherwise."""
-    problem = Problem(1, 64, 56, 56, 64, 3, 1, 1)
-    strict, rounded_ = (tried(real, problem, tf32=tf32) for tf32 in (False, True))
-    assert max(plan.error for plan in strict.plans if plan.times) < 1e-5
-    if real.facts.compute_capability >= (8, 0):
-        assert max(plan.error for plan in rounded_.plans if plan.times) > 5e-5
-
-
-@pytest.mark.gpu
-def test_our_kernels_run_beside_the_real_cudnn(real):
-    problem = Problem(1, 3, 64, 64, 4, 3, 1, 1)
-    variant = next(variant for variant in variants() if variant.name == "direct-chw")
-    with Trial(real, variant, problem) as trial:
-        assert trial.error() < variant.tolerance
-        assert tried(real, problem).best is not None
-        assert trial.error() < variant.tolerance

@@ -11,8 +11,7 @@ from tests.lab.fake_libraries import Engine
 from tests.lab.measure.conftest import PROBLEM, RIGHT
 from vgg16gpu.errors import DeviceError
 from vgg16gpu_lab.measure.baseline import CUDNN_THREE, measure_baseline
-from vgg16gpu_lab.measure.cudnn.base import Candidate, Request
-from vgg16gpu_lab.measure.cudnn.frontend import Frontend
+from vgg16gpu_lab.measure.cudnn.base import Candidate
 from vgg16gpu_lab.measure.cudnn.three import CALLS, Together, measure_three
 from vgg16gpu_lab.measure.measure import Status
 from vgg16gpu_lab.reference import Reference
@@ -34,21 +33,6 @@ def test_three_calls_are_one_time(host, front_end):
     assert (found.details["calls"], found.details["heuristics"]) == (3, ["A", "B", "FALLBACK"])
     assert module.built[-3:] == [("NCHW", "eng0")] * 3  # the plan alone
     assert not module.handles
-
-
-def test_every_call_has_a_handle_and_they_share_x(host, front_end, monkeypatch):
-    front_end(RIGHT)
-    inputs, sent = PROBLEM.random(), []
-    copy_in = host.copy_in
-    monkeypatch.setattr(host, "copy_in", lambda place, array: sent.append(array.nbytes) or copy_in(place, array))
-    with (
-        Frontend(host, host.foreign).session(PROBLEM, inputs, "NCHW", Request(1000, tf32=False)) as first,
-        first.again(RIGHT.name) as other,
-    ):
-        assert first._handle != other._handle
-        assert first._places[0] == other._places[0]
-        assert not set(first._places[1:]) & set(other._places)
-        assert sent[-3:] == [inputs[0].nbytes, inputs[1].nbytes, inputs[1].nbytes]
 
 
 def test_all_results_are_looked_at():

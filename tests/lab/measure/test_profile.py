@@ -98,8 +98,6 @@ def test_profile(fake, tmp_path):
     assert (record["variant"], record["problem"]["height"]) == ("direct-chw", 8)
     assert record["environment"]["device"]["kind"] == "cpu"
     assert record["kernels"][0]["bound"] == "memory"
-    again = profile("direct-chw", *SMALL, "--json")
-    assert json.loads(again.stdout)["kernels"] == record["kernels"]
 
 
 def refused(done):

@@ -12,19 +12,17 @@ import pytest
 
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices import open_device
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.experiment import Choice
 from vgg16gpu_lab.experiments import s5
-from vgg16gpu_lab.ladder import kernels
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.measure.bench_rig import BenchRig
 from vgg16gpu_lab.measure.measure import Effort, Status
 from vgg16gpu_lab.network import causes as network_causes
 from vgg16gpu_lab.network import layers as network_layers
 from vgg16gpu_lab.network import pools as network_pools
-from vgg16gpu_lab.network.host import OnnxruntimeNet, SequentialNet, measure_network, work_of
+from vgg16gpu_lab.network.host import OnnxruntimeNet, measure_network, work_of
 from vgg16gpu_lab.network.rows import NetworkRows, Place, Prepared
 from vgg16gpu_lab.variants import variants
 
@@ -76,11 +74,6 @@ def measured(running, iterations, x, expected, *, most_s=None, effort=EFFORT):
     return measure_network(lambda: running, iterations, x, expected, effort, most_s=most_s)
 
 
-def test_one_after_the_other_on_the_host(graph, x, expected):
-    found = SequentialNet(graph, (1, 3, 37, 37)).run(x[:1])
-    np.testing.assert_allclose(found, expected[:1], rtol=1e-4, atol=1e-5)
-
-
 def test_work(graph):
     work = work_of(graph, resolve_input_shape(graph, 1, None))
     maps = {37: [(3, 4), (4, 4)], 18: [(4, 8), (8, 8)], 9: [(8, 16), (16, 16), (16, 16)]}
@@ -90,18 +83,6 @@ def test_work(graph):
     assert work.flop == 2 * (convolutions + products)
     weights = sum(9 * c * o for layers in maps.values() for c, o in layers) + products
     assert work.nbytes == 4 * (weights + 3 * 37 * 37 + 10)
-
-
-def test_one_iteration_is_a_checked_run_and_more_are_of_the_same_image(x, expected):
-    running = Fixed(expected)
-    one, five = measured(running, (1, 5), x, expected)
-    assert [found.measurement.compute.warm.samples for found in (one, five)] == [1, 3]
-    assert (running.runs, running.closed) == (IMAGES + 3, 1)
-    assert one.measurement.checked == "scores of 4 of 4 images against onnxruntime's"
-    for image, seen in zip([*x, x[-1], x[-1], x[-1]], running.seen, strict=True):
-        np.testing.assert_array_equal(seen[0], image)
-    (many,) = measured(Fixed(expected), (500,), x, expected, effort=replace(EFFORT, seconds=math.inf))
-    assert many.measurement.compute.warm.samples == EFFORT.samples
 
 
 def test_all_iterations_are_made_or_none(x, expected):
@@ -233,31 +214,3 @@ def test_layers_of_another_answer_have_no_time(device, monkeypatch):
     rows = list(network_layers.layer_rows(network, Place("S5", network_layers.TABLE, "32"), rig))
     assert {(row.status, row.ours) for row in rows} == {(Status.WRONG, None)}
     rig.close()
-
-
-def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch, graph):
-    setting = Setting(None, graph, (1, 3, 37, 37), device, device.facts.kind)
-    assert network_causes.unlike_published(setting) == ""
-    monkeypatch.setattr(kernels, "THREADS", 16)
-    assert network_causes.unlike_published(setting).endswith("shared memory as large as needed, not [512][3][3]")
-
-
-@pytest.mark.slow(reason="test_lab_cli.py runs an experiment")
-def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
-    small_vgg(monkeypatch)
-    monkeypatch.setattr(s5, "SIZES", (64,))
-    device, _ = open_device("cpu")
-    rig = BenchRig(device, variants(), replace(EFFORT, limit=0.0))
-    rows = s5.EXPERIMENT.run(rig, Choice("cpu"), lambda *_: None)
-    assert {row.status for row in rows_of(rows, network_pools.TABLE)} == {Status.RIGHT}
-    assert {row.parameter for row in rows_of(rows, "layers") if row.status is Status.RIGHT} == {
-        "fc7",
-        "fc8",
-    }  # as large
-    others = [row for row in rows if row.table != network_pools.TABLE and row.parameter not in ("fc7", "fc8")]
-    assert {row.status for row in others} == {Status.ESTIMATED}
-    (cpu,) = (row for row in rows if row.method == "cpu")
-    assert cpu.ours > 0
-    assert "32x32, scaled by FLOP" in cpu.remark
-    rig.close()
-    device.close()

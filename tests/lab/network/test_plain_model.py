@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.support.onnx_models import Model, torch_vgg
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
-from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.errors import ModelError
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.experiment import Choice
 from vgg16gpu_lab.experiments import s5
@@ -49,10 +49,6 @@ def test_inputs_are_in_the_order_of_the_networks(inputs, tmp_path):
     for image, scores in zip(model.x, expected, strict=True):
         found = SequentialNet(model.graph, model.shape).run(image[np.newaxis])
         np.testing.assert_allclose(found[0], scores, rtol=1e-4, atol=1e-5)
-
-
-def test_without_inputs_it_is_the_testbenchs_ten(tmp_path):
-    assert plain_model(torch_vgg().save(tmp_path / "m.onnx")).x.shape == (10, 3, 8, 8)
 
 
 def branch():
@@ -147,10 +143,3 @@ def test_what_is_refused_is_refused_before_others_run(lab, tmp_path):
     assert "--inputs are for --model" in refused(lab("S5", "--inputs", "x.txt"))
     assert "are for S5" in refused(lab("S1", "--model", "m.onnx"))
     assert not (tmp_path / "lab-results").exists()
-
-
-def test_inputs_that_do_not_fit(tmp_path):
-    path = torch_vgg().save(tmp_path / "m.onnx")
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 9, 9), np.float32))
-    with pytest.raises(InputError, match="the model takes floats of"):
-        plain_model(path, tmp_path / "x.npy")

@@ -1,35 +1,19 @@
 """lab/own/folder.py and lab/own/template.py: somebody's own kernels, from `lab new` on."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
+from tests.lab.harness import check, random_problems
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.measure.trial import Trial
-from vgg16gpu_lab.own import template
 from vgg16gpu_lab.own.own_variants import own_variants
 from vgg16gpu_lab.own.template import write_template
 from vgg16gpu_lab.problem import Problem
 
 
-@pytest.mark.parametrize("problem", random_problems("template", 3), ids=problem_id)
-def test_the_template_is_right(device, own, problem):
+def test_the_template_is_right(device, own):
     (mine,) = own()
-    check(device, mine, problem)
-
-
-@pytest.mark.slow(reason="a pytest of its own; test_the_template_is_right checks the kernel as that test does")
-def test_the_test_that_is_written_runs(own, tmp_path):
-    own()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "lab")]
-    environment = os.environ | {"PYTHONPATH": str(Path(template.__file__).parents[2])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    for problem in random_problems("template", 3):
+        check(device, mine, problem)
 
 
 def test_nothing_is_replaced(tmp_path):
@@ -43,20 +27,17 @@ def test_nothing_is_replaced(tmp_path):
     assert not paths[0].exists()
 
 
-@pytest.mark.parametrize(
-    ("said", "names"),
-    [
+def test_names_that_will_not_do(tmp_path):
+    for said, names in (
         ("no name for a variant", ("", "My", "my_kernel", "9x", "a/b", "..", "x-", "a\n")),
         (r"a word of Python or C\+\+", ("class", "double")),
         ("a word of `lab run` or pytest", ("all",)),
         ("the name of a Python module", ("numpy",)),
         ("has 61 characters", ("a" * 61,)),
-    ],
-)
-def test_names_that_will_not_do(tmp_path, said, names):
-    for name in names:
-        with pytest.raises(InputError, match=said):
-            write_template(tmp_path, name)
+    ):
+        for name in names:
+            with pytest.raises(InputError, match=said):
+                write_template(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
@@ -90,9 +71,8 @@ def test_modules_that_fail(tmp_path):
         own_variants(tmp_path)
 
 
-@pytest.mark.parametrize(("index", "said"), [("+ 1", "behind y"), ("- 30", "behind weight")])
-def test_what_is_written_beside_the_arrays_is_named(device, own, index, said):
-    (mine,) = own(("* OW + j] = sum;", f"* OW + j {index}] = sum;"))
+def test_what_is_written_beside_the_arrays_is_named(device, own):
+    (mine,) = own(("* OW + j] = sum;", "* OW + j - 30] = sum;"))
     with Trial(device, mine, Problem(1, 1, 23, 25, 1, 3, 1, 1)) as trial:
         trial.run()
-        assert trial.trespass() == said
+        assert trial.trespass() == "behind weight"

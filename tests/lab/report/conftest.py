@@ -6,6 +6,7 @@ import pytest
 
 from tests.lab.report.records import without_matplotlib, write_all
 from vgg16gpu_lab.report.folder import find_results
+from vgg16gpu_lab.report.html import pictures
 from vgg16gpu_lab.report.page import page
 from vgg16gpu_lab.report.sections import learning
 
@@ -24,6 +25,9 @@ def no_pictures():
 
 @pytest.fixture(scope="session")
 def full(folder):
-    """Return the page with pictures; of those that explain kernels the first alone: test_pictures.py draws all."""
-    with patch.object(learning, "lessons", return_value=learning.lessons()[:1]):
+    """Return the page with pictures, which are drawn and not saved; of those that explain kernels the first alone."""
+    with (
+        patch.object(learning, "lessons", return_value=learning.lessons()[:1]),
+        patch.object(pictures, "_svg", return_value=b"<svg/>"),
+    ):
         return page(find_results([folder]))

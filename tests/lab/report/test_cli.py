@@ -9,6 +9,7 @@ from tests.lab.report.parsed import Page
 from tests.lab.report.records import ladder
 from vgg16gpu.cli import cli
 from vgg16gpu_lab.report import folder as folders
+from vgg16gpu_lab.report import page as whole
 from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.page import page
 
@@ -31,6 +32,13 @@ def test_it_writes_the_page(folder, tmp_path):
     assert " of 12 records of yours: " in result.stdout
 
 
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """The page without their sources, which take most of its time."""
+    monkeypatch.setattr(whole, "SECTIONS", tuple(each for each in whole.SECTIONS if each.name != "kernels"))
+
+
+@pytest.mark.usefixtures("no_kernels")
 def test_without_options_or_records_commands_are_named_for_the_checkout_or_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folders, "CHECKOUT", tmp_path / "checkout")
@@ -45,6 +53,7 @@ def test_without_options_or_records_commands_are_named_for_the_checkout_or_here(
     assert report("--package").exit_code == 2
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_records_of_ones_own_are_shown_instead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "of the package's own " in report("--package").stdout
@@ -75,12 +84,3 @@ def test_mistakes_are_one_line(tmp_path):
         assert result.exit_code == 2
         assert words in result.stderr
         assert len(result.stderr.splitlines()) == 1
-
-
-def test_records_of_an_installed_package_have_no_commit(tmp_path):
-    content = ladder()
-    content["environment"] = {**content["environment"], "commit": None}
-    (tmp_path / "ladder.json").write_text(json.dumps(content))
-    text = page(find_results([tmp_path]))
-    assert "0123456789" not in text
-    assert "Measured 2026-01-02 with vgg16gpu 0.1.0" in text

@@ -6,12 +6,14 @@ import re
 import pytest
 
 from tests.lab.report.parsed import Page
-from tests.lab.report.records import ESCAPED, HOSTILE, bench, lab, ladder, others, without_matplotlib
+from tests.lab.report.records import ESCAPED, HOSTILE, lab, ladder, others, without_matplotlib
 from vgg16gpu.devices.kernel_source import SUFFIXES, files, read_source, source_name
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.experiments.record import write
 from vgg16gpu_lab.report.folder import find_results
+from vgg16gpu_lab.report.html import pictures
 from vgg16gpu_lab.report.page import SECTIONS, page
+from vgg16gpu_lab.report.sections.claims import claims
 
 PIXEL = bytes.fromhex("89504e470d0a1a0a")
 
@@ -27,19 +29,10 @@ def empty(tmp_path_factory):
         return Page(page(find_results([tmp_path_factory.mktemp("empty")])))
 
 
-@pytest.mark.slow(reason="of the page's form; the browser shows it nightly")
-def test_tags_are_balanced(parsed, empty):
+def test_tags_are_balanced_links_lead_somewhere_and_names_are_escaped(parsed, empty, full):
     assert parsed.faults == []
     assert empty.faults == []
-    assert len(parsed.elements) > 1000
-    # and the parser finds faults
-    assert Page("<p><b></p></b>").faults
-    assert Page("<p>").faults
-    assert not Page("<p><b></b></p>").faults
-
-
-@pytest.mark.slow(reason="of the page's form; the browser shows it nightly")
-def test_every_link_leads_to_one_place_on_the_page(parsed):
+    assert Page("<p><b></p></b>").faults  # the parser finds faults
     sections = [attributes["id"] for tag, attributes in parsed.elements if tag == "section"]
     links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]
     assert sections == [section.name for section in SECTIONS]
@@ -47,7 +40,13 @@ def test_every_link_leads_to_one_place_on_the_page(parsed):
     ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
     assert {*links} <= {f"#{name}" for name in ids}
-    assert len({*links}) > len(SECTIONS)
+    assert HOSTILE not in full
+    assert full.count(ESCAPED) > 5
+    assert HOSTILE in parsed.sections["ladder"]
+    assert HOSTILE in parsed.sections["conformance"]
+    images = [attributes for tag, attributes in parsed.elements if tag == "img"]
+    assert len(images) >= 4
+    assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in images)
 
 
 def test_names_of_kernels_lead_to_their_sources(full):
@@ -117,24 +116,8 @@ def test_sections_show_their_records_or_what_makes_them(parsed, empty):
             assert command in empty.sections[section], command
             assert section == "kernels" or command not in parsed.sections[section], command
     assert "lab list --kernels --json" not in parsed.sections["kernels"]
-
-
-def test_without_records_there_are_still_claims_and_kernels(empty):
-    assert "does not" in empty.sections["claims"]
     assert "the published tables alone" in empty.sections["claims"]
     assert "__global__" in empty.sections["kernels"]
-
-
-def test_names_are_escaped(full, parsed):
-    assert HOSTILE not in full
-    assert full.count(ESCAPED) > 5
-    assert HOSTILE in parsed.sections["ladder"]
-    assert HOSTILE in parsed.sections["conformance"]
-
-
-@pytest.mark.slow(reason="tests/lab/report/test_cli.py::test_it_writes_the_page compares two pages without pictures")
-def test_the_same_records_give_the_same_pictures(folder):
-    assert page(find_results([folder])) == page(find_results([folder]))
 
 
 def test_every_kernel_is_there_once_and_whole(parsed, full):
@@ -145,18 +128,6 @@ def test_every_kernel_is_there_once_and_whole(parsed, full):
     assert len(names) > 60
     source = read_source("lab/direct_hwc.cu")
     assert source[source.index("#include") :].strip() in parsed.sections["kernels"]
-
-
-def test_numbers_in_heads_of_tables_have_units(full):
-    heads = set(re.findall(r'<th class="n" scope="col">([^<]*)</th>', full))
-    units = r"\((ms|s|us|%|MB|tests|ratio)\)|/s$|^GFLOP$|^MB$|/byte$"
-    plain = (
-        r"|registers|shared memory \(B\)|blocks|samples|error|gain predicted|gain measured|batch|threads|pictures|"
-        r"same best classes|passed|skipped|failed|files|agree with another|bad verdicts|checks passed|failures|"
-        r"inputs passed|worst error \(of the largest score\)|allowed"
-    )
-    assert not [head for head in heads if not re.search(units, head) and not re.fullmatch(plain, head)]
-    assert {"ours (ms)", "time (ms)", "images/s"} <= heads
 
 
 def test_what_kernels_take_and_profiles(full, parsed):
@@ -173,48 +144,17 @@ def test_what_kernels_take_and_profiles(full, parsed):
 # Pictures
 
 
-def test_pictures_are_drawn(parsed):
-    images = [attributes for tag, attributes in parsed.elements if tag == "img"]
-    assert len(images) >= 4
-    assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in images)
-
-
-def test_recorded_pictures_are_taken(tmp_path):
-    (tmp_path / "bench-a.json").write_text(json.dumps(bench()))
+def test_pictures_are_drawn_or_those_beside_the_record_taken(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    assert "data:image/svg+xml;base64," in pictures.picture("alt", (), lambda: figure)
     (tmp_path / "chart-a.png").write_bytes(PIXEL)
+    beside = pictures.files(tmp_path, "chart-a")
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in pictures.picture("alt", beside, lambda: figure)
     with without_matplotlib():
-        text = page(find_results([tmp_path]))
-    assert 'src="data:image/png;base64,iVBORw0KGgo="' in text
+        assert "matplotlib is not installed" in pictures.picture("alt", (), lambda: figure)
 
 
 # Which records
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_ladders_and_experiments_of_folders_below(tmp_path):
-    for name in ("first", "second"):
-        below = tmp_path / "lab" / name
-        below.mkdir(parents=True)
-        write(below, "S1", lab())
-    (below / "ladder.json").write_text(json.dumps(ladder()))
-    text = page(find_results([tmp_path]))
-    found = Page(text)
-    assert found.sections["lab"].count("Table methods") == 2
-    assert found.sections["ladder"].count("sums by thread 0") == 1
-    assert text.count("<td>S1.1</td>") == 2
-    assert found.sections["claims"].count("ladder of vgg.onnx") == 2  # its own, and that of the same device
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
-    content, section = ladder(), SECTIONS[0].make
-    (tmp_path / "ladder.json").write_text(json.dumps(content))
-    assert "Error: as far as is allowed." in Page(section(find_results([tmp_path]))).sections[""]
-    del content["bounds"]
-    (tmp_path / "ladder.json").write_text(json.dumps(content))
-    found = Page(section(find_results([tmp_path]))).sections[""]
-    assert "sums by thread 0" in found
-    assert "Error:" not in found
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -222,8 +162,7 @@ def test_two_records_of_one_ladder_are_not_judged(tmp_path):
     write(tmp_path, "S1", lab())
     for name in ("ladder-a", "ladder-b"):
         (tmp_path / f"{name}.json").write_text(json.dumps(ladder()))
-    found = Page(page(find_results([tmp_path])))
-    assert "Not judged: two records of ladder" in found.sections["claims"]
+    assert "Not judged: two records of ladder" in claims(find_results([tmp_path]))
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -9,7 +9,6 @@ from tests.lab.report.parsed import Page
 from vgg16gpu_lab.report.html.highlight import highlight
 from vgg16gpu_lab.report.html.markup import element, error, joined, number
 from vgg16gpu_lab.report.html.style import CSS
-from vgg16gpu_lab.report.sections import sources
 from vgg16gpu_lab.report.sections.roofline import Dot, Roof, draw
 
 
@@ -56,18 +55,6 @@ def test_highlighting_keeps_the_text():
     assert ">if<" not in shown
 
 
-def test_a_header_comes_before_what_includes_it_and_the_lab_is_in_its_order():
-    plain, lab, ladder, engine, shim = (group.names for group in sources.groups())
-    assert plain == ("plain/conv3x3_relu.cu", "plain/gemm_reduce.cu", "plain/maxpool2x2.cu")
-    assert lab[0] == "lab/direct_hwc.cu"
-    assert lab.index("lab/halo.cuh") + 1 == lab.index("lab/halo_edge.cu")
-    assert ladder[0] == "ladder/channel_partials.cu"
-    assert engine[:4] == ("common.cuh", "early_start.cuh", "hopper.cuh", "wgmma.cuh")
-    assert shim[0] == "cpu_shim.h"
-    everything = [*plain, *lab, *ladder, *engine, *shim]
-    assert len(set(everything)) == len(everything)
-
-
 # Rooflines
 
 ROOF = Roof(4e12, 6e13, 3.3e14)
@@ -93,35 +80,3 @@ def test_no_text_lies_over_another_though_dots_do(count):
     assert [text for *_, text in found][-count - 1 :] == [str(place) for place in range(count + 1)]
     for one, other in combinations([box(*each) for each in found], 2):
         assert one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3], (one, other)
-
-
-def test_dots_are_below_what_bounds_them():
-    bound, free = Dot(0, "at the roof", 1.0, 4e12), Dot(1, "half of it", 1.0, 2e12)
-    chart = draw([bound, free], ROOF, "two")
-    heights = [float(y) for y in re.findall(r'cy="([\d.]+)"', chart)]
-    assert heights[0] < heights[1]
-    x1, x2, y1, y2 = slope(chart)
-    x = float(re.search(r'cx="([\d.]+)"', chart).group(1))
-    assert y1 + (y2 - y1) * (x - x1) / (x2 - x1) == pytest.approx(heights[0], abs=0.3)
-
-
-def slope(chart):
-    """Ends of memory's roof: the first bound that is drawn."""
-    names = ("x1", "x2", "y1", "y2")
-    line = re.search(r'<line class="bound"[^>]*>', chart).group()
-    return tuple(float(re.search(rf'{name}="([\d.]+)"', line).group(1)) for name in names)
-
-
-@pytest.mark.parametrize(
-    ("roof", "words", "absent"),
-    [
-        (ROOF, ["copy 4,000 GB/s", "tensor cores 330 TFLOP/s", "FFMA 60.0 TFLOP/s"], ["GOP", "TOP"]),
-        (Roof(4e12, None, 2e15, "OP"), ["tensor cores 2,000 TOP/s", "OP/byte"], ["FFMA"]),
-        (Roof(2e10, 5e11, None), ["FFMA 500 GFLOP/s", "copy 20.0 GB/s"], ["tensor"]),
-    ],
-)
-def test_roofs_are_named_with_their_units(roof, words, absent):
-    chart = draw([Dot(1, "step", 10.0, 1e11)], roof, "title")
-    assert all(word in chart for word in words)
-    assert not any(word in chart for word in absent)
-    assert not Page(chart).faults

@@ -57,20 +57,6 @@ class Printed:
 S1_CONV2 = Printed("conv2", "S1.txt", 30, 68, dropped=(68,))  # a brace too many
 S1_IM2COL = Printed("im2col", "S1.txt", 80, 108)
 S1_GEMM = Printed("gemm", "S1.txt", 117, 130)
-S2_DIRECT = Printed(  # the loop is whole; its test of bounds is printed apart, so without padding alone
-    "direct",
-    "S2.txt",
-    56,
-    67,
-    numbered=True,
-    mark="float acc",
-    before="__global__ void direct(const float* input, const float* kernel, float* output, int channels, int input_h,\n"
-    "                       int input_w, int kernel_h, int kernel_w, int stride, int output_h, int output_w) {\n"
-    "  int out_x = blockIdx.x * blockDim.x + threadIdx.x, out_y = blockIdx.y * blockDim.y + threadIdx.y;\n"
-    "  if (out_x >= output_w || out_y >= output_h) return;\n"
-    "  int in_base_y = out_y * stride, in_base_x = out_x * stride;\n",
-    after="  output[out_y * output_w + out_x] = acc;\n}\n",
-)
 S2_IM2COL = Printed("im2col_kernel", "S2.txt", 152, 173, numbered=True)
 S2_SHARED = Printed("matrixMulShared", "S2.txt", 191, 220, numbered=True, mark="template")
 S2_BASIC = Printed("matrixMulBasic", "S2.txt", 239, 258, numbered=True)
@@ -88,17 +74,6 @@ S4_SERIAL = Printed(
     "                       int outH, int outW, int kernelH, int kernelW) {\n"
     "  serial_convolution(in, out, kernel, 1, inC, inH, inW, outC, outH, outW, kernelH, kernelW);\n"
     "}\n",
-)
-S5_POOL = Printed(  # the loop is whole
-    "maxpool",
-    "S5.txt",
-    301,
-    312,
-    numbered=True,
-    mark="for(int i=0",
-    before="__global__ void maxpool(const float* input, float* output, int iheight, int oheight) {\n"
-    "  int bid = blockIdx.x, tid = threadIdx.x;\n",
-    after="}\n",
 )
 
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import disassembler
 import numpy as np
 import pytest
 
 from tests.lab.reports import reader, theirs
-from tests.lab.reports.machine_code import OPERATIONS, counted, counts, cubin, section
+from tests.lab.reports.machine_code import counts
 from tests.lab.reports.reader import Printed, runnable
-from tests.support.kernel_harness import Bench
 from vgg16gpu.checks.accuracy import layer_error
-from vgg16gpu.compiler.graph.ops import Pool
-from vgg16gpu.compiler.graph.window import Window
-from vgg16gpu.compiler.lowering.base import scalars
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cuda.probe import find_toolkits
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu_lab.ladder.layers import Site
 from vgg16gpu_lab.measure.trial import Trial
-from vgg16gpu_lab.network.pools import run_pool
 from vgg16gpu_lab.problem import Array, Problem
 from vgg16gpu_lab.variants import variants
 
@@ -74,17 +65,6 @@ def test_answers(device: Device, tmp_path: Path, name: str) -> None:
                 assert difference(device, y, ours, problem) < BOUND
 
 
-def test_answers_of_s2s_direct(device: Device, tmp_path: Path) -> None:
-    """Its one filter lies as (rows, columns, channels), ours as (channels, rows, columns)."""
-    problem = Problem(1, 3, 33, 41, 1, stride=2)
-    y, trial = answer(device, "s2-direct", tmp_path, problem)
-    with trial:
-        ours = np.ascontiguousarray(trial.weight.reshape(1, 3, 3, 3).transpose(0, 3, 1, 2))
-        assert layer_error(y, problem.expected(trial.x, ours)) < BOUND
-        with Trial(device, OURS["direct-hwc"], problem, inputs=(trial.x, ours)) as other:
-            assert layer_error(y, other.run().astype(np.float64)) < BOUND
-
-
 def test_s4s_serial_code_has_one_filter_for_all_input_channels(device: Device, tmp_path: Path) -> None:
     """It is the convolution where there is one input channel, and elsewhere that of the first filter for all."""
     alone = Problem(1, 1, 13, 11, 3, 4)
@@ -99,24 +79,6 @@ def test_s4s_serial_code_has_one_filter_for_all_input_channels(device: Device, t
         assert layer_error(y, several.expected(trial.x, trial.weight)) > 0.1
         first = np.repeat(trial.weight[:, :1], 3, axis=1)
         assert layer_error(y, several.expected(trial.x, first)) < BOUND
-
-
-def test_s5s_pool_is_ours_from_zero(device: Device, tmp_path: Path) -> None:
-    """Bit for bit, on maps behind a ReLU and on others; an odd last row and column are dropped."""
-    size, channels, half = 61, 3, 30
-    source = tmp_path / "pool.cu"
-    source.write_text(runnable(reader.S5_POOL), encoding="utf-8")
-    random = np.random.default_rng(size).standard_normal((channels, size, size), np.float32)
-    pool = Pool("x", "y", ("y",), "max", Window((2, 2), (2, 2)))
-    for x in (random, np.maximum(random, np.float32(0))):
-        bench = Bench(device)
-        given, y = bench.put(x), bench.room(4 * channels * half**2)
-        printed = Kernel(str(source), "maxpool")
-        bench.run(Step(printed, Dim3(channels), Dim3(half), (given, y, *scalars(size, half))))
-        site = Site(pool, x.shape, (channels, half, half))
-        np.testing.assert_array_equal(
-            bench.get(y, site.y_shape), run_pool(device, site, x, zero=True).reshape(site.y_shape)
-        )
 
 
 # ---- Machine code
@@ -155,37 +117,3 @@ def test_as_many_loads_stores_and_products(
     found, expected = theirs_counted(printed, tmp_path), ours_counted(source, name, tmp_path, *macros)
     assert {kind: found[kind] for kind in KINDS} == {kind: expected[kind] for kind in KINDS}
     assert sum(found[kind] for kind in KINDS) > 0
-
-
-@seldom
-def test_s1s_im2col_stores_in_either_branch(tmp_path: Path) -> None:
-    """Ours chooses the value and stores once: as many loads, half of the store instructions."""
-    found = theirs_counted(reader.S1_IM2COL, tmp_path)
-    ours = ours_counted("lab/im2col.cu", "im2col_rows", tmp_path)
-    assert found["LDG"] == ours["LDG"]
-    assert found["STG"] == 2 * ours["STG"]
-
-
-@seldom
-@pytest.mark.parametrize("printed", [reader.S2_SHARED, reader.S2_REGED], ids=lambda printed: printed.label)
-def test_the_guard_of_the_products_is_a_branch_more(tmp_path: Path, printed: Printed) -> None:
-    """Without it a thread that has no output multiplies: as many instructions of the other kinds, a branch less."""
-    source = "gemm_shared" if printed is reader.S2_SHARED else "gemm_named"
-    text, block = read_source(f"lab/{source}.cu"), f"-DBLOCK={reader.TILE}"
-    guard = "    if (output < OC && pixel < pixels) {\n      UNROLL"
-    assert guard in text
-    guarded = counts(text, source, tmp_path, block)
-    without = counts(text.replace(guard, "    {\n      UNROLL"), source, tmp_path, block)
-    assert guarded["BRA"] == theirs_counted(printed, tmp_path)["BRA"] == without["BRA"] + 1
-
-
-@seldom
-def test_the_counts_are_those_of_the_disassembler(tmp_path: Path) -> None:
-    """Where there is one: the table of operations is right for this architecture."""
-    file = cubin(read_source("lab/gemm_shared.cu"), tmp_path)
-    program = next((found for toolkit in find_toolkits() if (found := disassembler.find(toolkit))), None)
-    if program is None:
-        pytest.skip(f"no {disassembler.NAME}; {disassembler.INSTALL}")
-    words = disassembler.disassemble(program, file).replace(".", " ").replace(";", " ").split()
-    found = counted(section(file.read_bytes(), ".text.gemm_shared"))
-    assert found == Counter({kind: words.count(kind) for kind in set(OPERATIONS.values()) if kind in words})

@@ -26,7 +26,7 @@ def variant(name: str, folder: Path) -> Variant:
     def made(problem: Problem, parameters: Parameters, places: Places) -> Launches:  # noqa: ARG001
         return launches(problem, places, str(source))
 
-    layout: Layout = "HWC" if name == "s2-direct" else "CHW"
+    layout: Layout = "CHW"
     return Variant(name, name, 0, str(source), "", made, workspace_nbytes=_workspace_nbytes, x_layout=layout)
 
 
@@ -56,14 +56,6 @@ def _s1_im2col(problem: Problem, places: Places, source: str) -> Launches:
     convert = _step(source, "im2col", grid, Dim3(EDGE, EDGE), places.x, *sizes, places.workspace, *scalars(size))
     matrix = (places.workspace, places.weight, places.y, *scalars(pixels, problem.taps))
     return Launches((_step(source, "gemm", Dim3(ceil_div(pixels, THREADS)), Dim3(THREADS), *matrix),), (convert,))
-
-
-def _s2_direct(problem: Problem, places: Places, source: str) -> Launches:
-    rows, columns = problem.out_height, problem.out_width
-    sizes = problem.channels, problem.height, problem.width, problem.kernel, problem.kernel, problem.stride
-    grid = Dim3(ceil_div(columns, EDGE), ceil_div(rows, EDGE))
-    arguments = (places.x, places.weight, places.y, *scalars(*sizes, rows, columns))
-    return Launches((_step(source, "direct", grid, Dim3(EDGE, EDGE), *arguments),))
 
 
 def _s2(name: str, across: int, down: int, shared: int = 0) -> Callable[[Problem, Places, str], Launches]:
@@ -105,7 +97,6 @@ _SHARED = 2 * 4 * EDGE**2  # bytes: two tiles
 _LAUNCHES: dict[str, tuple[tuple[Printed, ...], Callable[[Problem, Places, str], Launches]]] = {
     "s1-conv2": ((reader.S1_CONV2,), _s1_conv2),
     "s1-im2col": ((reader.S1_IM2COL, reader.S1_GEMM), _s1_im2col),
-    "s2-direct": ((reader.S2_DIRECT,), _s2_direct),
     "s2-shared": ((reader.S2_IM2COL, reader.S2_SHARED), _s2("matrixMulShared", EDGE, EDGE)),
     "s2-reged": ((reader.S2_IM2COL, reader.S2_REGED), _s2("matrixMulReged", EDGE, EDGE, _SHARED)),
     "s2-basic": ((reader.S2_IM2COL, reader.S2_BASIC), _s2("matrixMulBasic", EDGE, EDGE)),

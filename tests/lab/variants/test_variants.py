@@ -1,4 +1,4 @@
-"""Every variant of the lab against float64: random problems, small ones, each value of a parameter."""
+"""Every variant of the lab against float64: once with edges on all sides, and sweeps of problems and parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu_lab.measure.dry_run.process import Guarded
 from vgg16gpu_lab.measure.trial import MAX_THREADS, Trial
 from vgg16gpu_lab.problem import Problem
@@ -18,8 +17,12 @@ from vgg16gpu_lab.variant import Variant, places
 from vgg16gpu_lab.variants import variants
 
 VARIANTS = tuple(variant for variant in variants() if not variant.hopper)  # those have tests of their own
+EDGES = (
+    Problem(2, 3, 19, 37, 5, padding=1),  # blocks, tiles and groups that are not full, on all sides
+    Problem(1, 2, 33, 36, 9, padding=1),  # rows that can be copied by 16 bytes; a pixel more than whole blocks
+)
 SMALL = (
-    Problem(2, 3, 9, 7, 5, padding=1),
+    *EDGES,
     Problem(1, 2, 8, 19, 3, kernel=4, stride=2, padding=2),
     Problem(1, 3, 6, 8, 2, kernel=5, stride=3, padding=3),
 )
@@ -52,64 +55,47 @@ def cases(found: list[tuple[Variant, Problem]]) -> list[object]:
     return [pytest.param(variant, problem, id=f"{variant.name}-{problem_id(problem)}") for variant, problem in found]
 
 
-@pytest.mark.parametrize(
-    ("variant", "problem"), cases([(variant, problem) for variant in VARIANTS for problem in problems_for(variant, 3)])
-)
-def test_random_problems(device: Device, variant: Variant, problem: Problem) -> None:
-    check(device, variant, problem)
+@pytest.mark.sanitize
+@pytest.mark.every_case
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_each_is_right_and_touches_nothing_beside_its_arrays(device: Device, variant: Variant) -> None:
+    """What a dry run looks for: `lab run` makes none of the package's variants."""
+    for problem in EDGES:
+        for poison in (0xFF, 0x7F):  # NaN, and 3e38
+            with Guarded(poison, device, variant, problem) as trial:
+                if forbidden := os.environ.get("VGG16GPU_SANITIZE") == "address":
+                    trial.forbid_gaps()
+                first = trial.run()
+                assert trial.error() <= variant.allowed(problem), problem
+                assert (trial.run() == first).all()
+                assert forbidden or trial.trespass() == ""
 
 
+@pytest.mark.first_case(reason="test_each_is_right_and_touches_nothing_beside_its_arrays has each variant")
 @pytest.mark.sanitize
 @pytest.mark.parametrize(
     ("variant", "problem"),
-    cases([(variant, problem) for variant in VARIANTS for problem in SMALL if usual(variant, problem)]),
+    cases(
+        [(variant, problem) for variant in VARIANTS for problem in SMALL if usual(variant, problem)]
+        + [(variant, problem) for variant in VARIANTS for problem in problems_for(variant, 3)]
+    ),
 )
-def test_small_problems(device: Device, variant: Variant, problem: Problem) -> None:
+def test_other_problems(device: Device, variant: Variant, problem: Problem) -> None:
     check(device, variant, problem)
 
 
+@pytest.mark.first_case(reason="lenet/test_forward.py adds a bias with two of them")
 @pytest.mark.sanitize
-@pytest.mark.parametrize(
-    ("variant", "problem"),
-    cases([(each, problem) for each in VARIANTS for problem in SMALL if each.takes_bias and usual(each, problem)]),
-)
-def test_the_bias_is_added_once(device: Device, variant: Variant, problem: Problem) -> None:
-    biased = replace(problem, bias=True)
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.takes_bias], ids=lambda each: each.name)
+def test_the_bias_is_added_once(device: Device, variant: Variant) -> None:
+    biased = replace(EDGES[0], bias=True)
     check(device, variant, biased)
-    with Trial(device, variant, biased) as ours, Trial(device, variant, problem) as plain:
+    with Trial(device, variant, biased) as ours, Trial(device, variant, EDGES[0]) as plain:
         assert ours.bias is not None
         assert (ours.run() == plain.run() + ours.bias.reshape(-1, 1, 1)).all()  # after the sum, as S3 says
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize("poison", [0xFF, 0x7F], ids=["nan", "3e38"])
-@pytest.mark.parametrize(
-    ("variant", "problem"),
-    cases([(variant, problem) for variant in VARIANTS for problem in SMALL if usual(variant, problem)]),
-)
-def test_nothing_beside_the_arrays_is_touched(device: Device, variant: Variant, problem: Problem, poison: int) -> None:
-    """What a dry run looks for: `lab run` makes none of the package's variants."""
-    with Guarded(poison, device, variant, problem) as trial:
-        if os.environ.get("VGG16GPU_SANITIZE") == "address":
-            trial.forbid_gaps()
-            assert trial.error() <= variant.allowed(problem)
-        else:
-            assert trial.error() <= variant.allowed(problem)
-            assert trial.trespass() == ""
-
-
-@pytest.mark.slow(reason="`make sanitize` runs them in other orders")
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_threads_may_run_in_reverse_order(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, where a missing barrier shows then."""
-    monkeypatch.setenv("VGG16GPU_ORDER", "reverse")
-    device = CpuDevice()
-    for problem in SMALL:
-        if usual(variant, problem):
-            check(device, variant, problem)
-    device.close()
-
-
+@pytest.mark.first_case(reason="a sweep of values; each variant runs with its usual ones")
 @pytest.mark.parametrize(
     ("variant", "parameters"),
     [

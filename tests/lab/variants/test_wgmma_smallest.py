@@ -69,7 +69,7 @@ def pack(step: Step, x: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> N
 
 def test_what_the_boxes_hold_makes_the_answer() -> None:
     """The kernel's loop, said with numpy: the maps, the coordinates and the layout of the sums fit together."""
-    problem = Problem(2, 3, 9, 3, 5, padding=1)
+    problem = Problem(1, 3, 9, 3, 5, padding=1)
     packing, step = launched(problem)
     x, weight = problem.random()
     _, nbytes = places(problem, VARIANT.workspace_nbytes(problem, {}))
@@ -91,17 +91,14 @@ def test_what_the_boxes_hold_makes_the_answer() -> None:
     assert np.allclose(y, problem.expected(x, weight), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("facts", "reason"),
-    [
+def test_other_devices_are_refused() -> None:
+    for facts, reason in (
         (DeviceFacts("cpu", "some processor", 2, (0, 0), 227 << 10, 1 << 30, 1 << 30), "not some processor"),
         (DeviceFacts("cuda", "an A100", 108, (8, 0), 227 << 10, 1 << 37, 1 << 37), "compute capability 9.x"),
         (DeviceFacts("cuda", "no bindings", 132, (9, 0), 227 << 10, 1 << 37, 1 << 37), "cuda-bindings"),
-    ],
-)
-def test_other_devices_are_refused(facts: DeviceFacts, reason: str) -> None:
-    with pytest.raises(RefusedError, match=reason):
-        guarded(VARIANT, PROBLEMS[0], {}, facts)
+    ):
+        with pytest.raises(RefusedError, match=reason):
+            guarded(VARIANT, PROBLEMS[0], {}, facts)
     assert guarded(VARIANT, PROBLEMS[0], {}, FACTS)
     with pytest.raises(RefusedError, match="stride 1, not 2"):
         guarded(VARIANT, Problem(1, 3, 9, 9, 4, stride=2), {}, FACTS)
