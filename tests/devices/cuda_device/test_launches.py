@@ -19,21 +19,6 @@ pytestmark = pytest.mark.gpu
 # Kernels
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 7])
-def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
-    results = []
-    for device in (gpu, plain_gpu):
-        device.build([kernel])
-        address = device.allocate(8192)
-        launch = device.bind(chain(kernel, length), {Arena.ACTIVATIONS: address})
-        before = device.counters.launches
-        results += [run_chain(device, launch, address, numbers(), length) for _ in range(3)]
-        assert device.counters.launches - before == 3 * length
-        device.free(address)
-    for result in results:
-        np.testing.assert_array_equal(result, chained(numbers(), length))
-
-
 @pytest.mark.parametrize("programmatic", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 2, 7])
 @pytest.mark.parametrize("end", [8, 16], ids=["out by the copy engine", "out by a kernel"])
@@ -110,19 +95,6 @@ def test_a_round_trip_needs_pinned_memory(gpu):
             gpu.round_trip(upload, launch, download)
 
 
-def test_a_round_trip_of_anything_that_can_be_called(gpu):
-    """What wraps a launch, to watch it say, is called in every run."""
-    address, calls = gpu.allocate(16), []
-    buffers = gpu.pinned(16), gpu.pinned(16)
-    run = gpu.round_trip(Transfer(buffers[0], address), lambda: calls.append(1), Transfer(buffers[1], address))
-    for value in (1, 2):
-        buffers[0].fill(value)
-        run()
-        assert (buffers[1] == value).all()
-    assert calls == [1, 1]
-    gpu.free(address)
-
-
 def test_graphs_are_used_where_the_bindings_are(gpu):
     pytest.importorskip("cuda.bindings.driver")
     assert gpu.uses_graphs
@@ -163,13 +135,6 @@ def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
             KernelError, match=r"axpb .*the step has \d arguments .* the kernel takes 5 \(8 8 4 4 4 bytes\)"
         ):
             gpu.bind([Step(kernel, good.grid, good.block, arguments, label="axpb")], {Arena.ACTIVATIONS: 0})
-
-
-def test_a_block_too_large_is_refused(gpu, kernel):
-    gpu.build([kernel])
-    good = axpb(kernel, 0, 4096)
-    with pytest.raises(KernelError, match="a block of 2048 threads"):
-        gpu.bind([Step(kernel, good.grid, Dim3(1024, 2), good.arguments)], {Arena.ACTIVATIONS: 0})
 
 
 def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kernel):

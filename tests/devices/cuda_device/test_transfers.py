@@ -97,27 +97,9 @@ def test_a_pinned_buffer_is_copied_whole(gpu):
     gpu.free(address)
 
 
-def test_copies_from_a_mapped_file(gpu, tmp_path):
-    data = np.random.default_rng(1).standard_normal(CHUNK_NBYTES // 3, dtype=np.float32)
-    np.save(tmp_path / "data.npy", data)
-    mapped = np.load(tmp_path / "data.npy", mmap_mode="r")
-    address = gpu.allocate(mapped.nbytes)
-    gpu.copy_in(address, mapped)
-    result = np.zeros_like(data)
-    gpu.copy_out(result, address)
-    gpu.synchronize()
-    np.testing.assert_array_equal(result, data)
-    gpu.free(address)
-
-
 def test_a_copy_of_a_strided_array_is_refused(gpu):
     with pytest.raises(DeviceError, match="not contiguous"):
         gpu.copy_in(0, np.zeros((4, 4), np.float32)[:, ::2])
-
-
-def test_a_copy_to_nowhere_is_refused(gpu):
-    with pytest.raises(DeviceError, match="cuMemcpy"):
-        gpu.copy_in(0, np.zeros(4, np.float32))
 
 
 # Streams
@@ -209,12 +191,6 @@ def test_allocations_are_aligned(gpu):
     assert len(set(addresses)) == 4
     for address in addresses:
         gpu.free(address)
-
-
-def test_too_large_an_allocation_says_need_and_free(gpu):
-    need = gpu.facts.memory_total + 1
-    with pytest.raises(DeviceError, match=f"{need:,} bytes needed, [0-9,]+ free of {gpu.facts.memory_total:,}"):
-        gpu.allocate(need)
 
 
 def test_what_is_not_allocated_cannot_be_freed(gpu):
