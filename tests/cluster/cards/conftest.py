@@ -13,6 +13,8 @@ import pytest
 
 from tests.support import faulty_card
 
+from . import card_threads
+
 Plant = Callable[..., None]
 
 
@@ -26,6 +28,12 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """See `faulty_card.plant`."""
     return lambda kind, after, **options: faulty_card.plant(monkeypatch, kind, after, tmp_path / "fault", **options)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[card_threads.CardThread]:
+    """Let cards be threads of this process; those that are started."""
+    return card_threads.start(monkeypatch)
 
 
 def descriptors() -> list[str]:
