@@ -123,13 +123,6 @@ def test_what_cannot_be_explained_gets_400_and_one_line(server, digits, paramete
     assert (reply.status, words in reply.json["error"]) == (400, True), reply.body
 
 
-def test_explanations_have_the_bounds_of_requests(server, digits):
-    assert asked(server, digits[:2], layer="relu1_1").status == 400
-    assert server.ask("POST", PATH, b"{").status == 400
-    assert server.ask("DELETE", PATH).status == 405
-    assert server.ask("POST", PATH, b"{}", Content_Type="text/html").status == 415
-
-
 @pytest.mark.slow(reason="a server of its own; a device process that dies is in make test")
 def test_tokens_the_short_queue_and_a_process_that_dies(digits, tmp_path):
     tokens = tmp_path / "tokens"
