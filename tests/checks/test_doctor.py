@@ -133,6 +133,8 @@ def test_memory_and_cores_are_what_a_container_may_use(tmp_path, monkeypatch):
     monkeypatch.setattr(platforms, "_CGROUPS", tmp_path)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
     monkeypatch.setattr(doctor, "try_device_apart", lambda _: Trial("cpu", "cpu"))
+    monkeypatch.setattr(doctor, "find_toolkits", tuple)
+    monkeypatch.setattr(doctor, "probe_bindings", Bindings)
     machine = doctor.survey()
     assert machine.memory_total == 1 << 30
     assert machine.memory_free <= 1 << 30

@@ -104,13 +104,6 @@ def test_softmax(bound):
     assert hints(softmax(TRUE), scores=softmax(TRUE), bound=bound) == ()
 
 
-def test_rounded_probabilities():
-    first, second = hints(np.round(softmax(TRUE), 3))
-    assert "look like probabilities" in first
-    assert "rounded to 3 decimals" in second
-    assert "--tolerance" not in second
-
-
 def test_scores_for_a_model_that_ends_in_a_softmax():
     (hint,) = hints(TRUE, scores=softmax(TRUE))
     assert "from before the softmax that this model ends with" in hint

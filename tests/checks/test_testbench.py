@@ -47,14 +47,6 @@ def test_nan_never_passes(where):
     assert not result.passed
 
 
-def test_a_close_score_with_another_best_class_fails():
-    references = np.zeros((1, 4), np.float32)
-    references[0, :2] = (1.0, 1.0 - 1e-7)
-    (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references)
-    assert verdict.error <= 1e-5
-    assert not verdict.passed
-
-
 def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
     references = np.zeros((1, 4), np.float32)
     references[0, :2] = (1.0, 0.999)
@@ -103,10 +95,6 @@ def test_a_blind_bench_fails():
     assert not result.passed
     assert "blind" in result.failures[0]
     assert "only 1 differ from each other by more than 0.0001, and 3 must" in result.failures[0]
-
-
-def test_no_inputs_fail():
-    assert not Report(()).passed
 
 
 def test_accuracy_counts_labels():

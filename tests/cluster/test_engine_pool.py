@@ -182,3 +182,8 @@ def test_a_stream_that_is_left_and_a_pool_that_is_closed(model: Path) -> None:
 def test_devices_that_are_none(model: Path, devices: Any, words: str) -> None:
     with pytest.raises(DeviceError, match=words):
         EnginePool(model, devices=devices)
+
+
+def test_options_that_a_pool_has_by_itself(model: Path) -> None:
+    with pytest.raises(InputError, match="leave out device"):
+        EnginePool(model, device="cpu")

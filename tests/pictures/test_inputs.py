@@ -38,16 +38,6 @@ def refusal(path, spec=SPEC):
     return message
 
 
-def test_text_one_and_several(tmp_path):
-    (tmp_path / "one.txt").write_text(text_of(FLOATS[0]))
-    (tmp_path / "two.txt").write_text(text_of(FLOATS))
-    one, first, second = read(tmp_path / "one.txt", tmp_path / "two.txt")
-    np.testing.assert_array_equal(one.array, FLOATS[0])
-    np.testing.assert_array_equal(second.array, FLOATS[1])
-    assert one.name == str(tmp_path / "one.txt")
-    assert first.name == str(tmp_path / "two.txt") + "[0]"
-
-
 def test_standard_input(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(text_of(FLOATS[0]).encode()))
     monkeypatch.setattr(sys, "stdin", stream)

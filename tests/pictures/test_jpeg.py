@@ -58,15 +58,6 @@ def test_bits_are_pillows_of_every_coding(options, channels):
         assert_same_bits(jpeg(*size, 1, **options), 3)  # grey becomes three equal channels
 
 
-@pytest.mark.parametrize("scans", range(1, 10))
-def test_bits_are_pillows_where_refinements_are_missing(scans):
-    """libjpeg smooths then, and both do it alike."""
-    data = jpeg(70, 90, progressive=True, quality=60)
-    places = [place for place in range(len(data)) if data[place : place + 2] == b"\xff\xda"]
-    assert count_scans(data) == len(places) == 10
-    assert_same_bits(data[: places[scans]] + b"\xff\xd9", 3)
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("orientation", range(10))
 def test_orientation(order, orientation):

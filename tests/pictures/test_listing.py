@@ -189,17 +189,6 @@ def listed(monkeypatch, content: bytes) -> Listing:
     return list_files([], "-")
 
 
-def test_a_list_in_a_file_or_on_standard_input(tmp_path, monkeypatch):
-    fill(tmp_path, "b.png", "a.png", "d/c.png")
-    monkeypatch.chdir(tmp_path)
-    expected = ("b.png", "a.png", "missing.png", "d/c.png", "b.png")
-    lines = b"b.png\na.png\n\nmissing.png\nd\nb.png"
-    assert listed(monkeypatch, lines).files == expected
-    (tmp_path / "list").write_bytes(lines + b"\n")
-    assert list_files([], "list").files == expected
-    assert list_files(["a.png"], "list").files == ("a.png", *expected)
-
-
 def test_nothing_in_a_list_stops_the_others(tmp_path, monkeypatch):
     fill(tmp_path, "a.png", "folder/")
     fill(tmp_path, "a.txt", "b.docx", content=b"0.5")

@@ -85,7 +85,7 @@ def test_a_device_process_with_a_kernel_that_fails_ends_and_is_started_again(mor
     ]
 
 
-@pytest.mark.slow(reason="waits; one that dies is started again in make test")
+@pytest.mark.slow(reason="waits; one whose kernel fails is started again in make test")
 @pytest.mark.parametrize("name", ["device", "front-end"])
 def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
     message, raw = binary_request(digits[:1], "FP32")
@@ -101,7 +101,7 @@ def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
         assert {200} < set(load.ended) <= {200, *({503} if name == "device" else BROKEN)}
 
 
-@pytest.mark.slow(reason="two devices; one that dies is in make test")
+@pytest.mark.slow(reason="two devices; one whose kernel fails is in make test")
 def test_a_device_process_that_dies_costs_only_what_it_had(digits, run_at):
     message, raw = binary_request(digits[:1], "FP32")
     with serving("--devices", "cpu:2", "--batch", "4", "--workers", "1") as server:

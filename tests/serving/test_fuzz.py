@@ -13,7 +13,7 @@ from tests.support.kernel_harness import assert_same_bits
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("first", "count", "megabytes"),
-    [(0, 200, 32.0), pytest.param(300, 10_000, 96.0, marks=pytest.mark.slow(reason="more of the same"))],
+    [(0, 300, 32.0), pytest.param(300, 10_000, 96.0, marks=pytest.mark.slow(reason="more of the same"))],
 )
 def test_hostile_messages(server, run_at, digits, first, count, megabytes):
     processes = usage(server).keys()

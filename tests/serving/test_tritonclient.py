@@ -95,32 +95,3 @@ def test_requests_under_way_at_once_get_their_own_answers(triton, client, server
         while server.waiting < sum(map(len, parts)):
             gevent.sleep(0.01)
     require_own([each.get_result() for each in requests], parts, run_at)
-
-
-def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):
-    """404 NOT_FOUND, 501 UNSUPPORTED, as Triton's HTTP server answers without these."""
-    assert client.get_system_shared_memory_status() == []
-    assert client.get_cuda_shared_memory_status() == []
-    for call, status in (
-        (lambda: client.register_system_shared_memory("mine", "/mine", 4096), 501),
-        (lambda: client.unregister_system_shared_memory("mine"), 501),
-        (lambda: client.load_model("digits"), 501),
-        (client.get_trace_settings, 501),
-        (client.get_log_settings, 501),
-        (lambda: client.get_model_metadata("digits", "2"), 404),
-        (lambda: client.infer("digits", asked(triton, digits[:1]), model_version="2"), 404),
-    ):
-        with pytest.raises(triton.InferenceServerException) as refused:
-            call()
-        assert refused.value.status() == str(status)
-        assert "\n" not in refused.value.message()
-    shared = triton.InferInput("input", [1, 1, 32, 32], "FP32")
-    shared.set_shared_memory("mine", 4096)
-    output = triton.InferRequestedOutput("output")
-    output.set_shared_memory("mine", 40)
-    for inputs, outputs in (([shared], None), (asked(triton, digits[:1]), [output])):
-        with pytest.raises(
-            triton.InferenceServerException, match="shared_memory_region 'mine' is not registered"
-        ) as refused:
-            client.infer("digits", inputs, outputs=outputs)
-        assert refused.value.status() == "404"

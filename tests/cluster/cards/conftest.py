@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,19 +15,11 @@ from tests.support import faulty_card
 
 from . import card_threads
 
-Plant = Callable[..., None]
-
 
 @pytest.fixture(autouse=True)
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several devices of the CPU have a process each."""
     faulty_card.on_cpu(monkeypatch)
-
-
-@pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """See `faulty_card.plant`."""
-    return lambda kind, after, **options: faulty_card.plant(monkeypatch, kind, after, tmp_path / "fault", **options)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.test_pool_classify import check
+from tests.support import faulty_card
 from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary
 from vgg16gpu import EnginePool
 from vgg16gpu.cluster.cards import feeding
@@ -22,7 +23,6 @@ from vgg16gpu.runtime.answers import codec_choice
 
 from . import card_threads
 from .card_threads import CardThread
-from .conftest import Plant
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -38,12 +38,12 @@ def test_a_process_that_is_killed_loses_no_row(
     narrow_model: Path,
     pictures: Path,
     wanted: Any,
-    plant: Plant,
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(slots, "ROWS", 5)  # so that many slots are under way
-    plant("killed", 1)
+    faulty_card.plant(monkeypatch, "killed", 1, tmp_path / "fault")
     with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool, caplog.at_level(logging.WARNING):
         check(list(pool.classify([pictures] * 2, workers=2)), wanted * 2)
         (broken,) = [share for share in pool.shares if share.problem]

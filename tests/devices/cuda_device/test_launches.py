@@ -117,14 +117,6 @@ def test_dynamic_shared_memory_beyond_the_default(gpu, source):
     gpu.free(address)
 
 
-def test_resources(gpu, kernel):
-    gpu.build([kernel])
-    resources = gpu.resources(kernel)
-    assert resources.registers > 0
-    assert resources.shared_nbytes == 0
-    assert resources.local_nbytes == 0
-
-
 def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
     pytest.importorskip("cuda.bindings.driver")
     gpu.build([kernel])
@@ -147,13 +139,6 @@ def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kerne
     launch = gpu.bind([good], {Arena.ACTIVATIONS: address})
     np.testing.assert_array_equal(run_chain(gpu, launch, address, numbers(), 1), chained(numbers(), 1))
     gpu.free(address)
-
-
-def test_a_kernel_that_is_not_built(gpu, source):
-    kernel = Kernel(source, "axpb_f32", (("BLOCK", 77),))
-    for use in (lambda: gpu.resources(kernel), lambda: gpu.bind([axpb(kernel, 0, 0)], {Arena.ACTIVATIONS: 0})):
-        with pytest.raises(KernelError, match=r"axpb_f32<77> .*not built"):
-            use()
 
 
 def test_a_kernel_that_is_not_there(gpu, source):

@@ -34,14 +34,6 @@ def test_other_files_are_refused(tmp_path, kind, content):
     assert "\n" not in str(caught.value)
 
 
-def test_places_without_a_file(tmp_path):
-    for kind in EVERY_KIND:
-        with pytest.raises(InputError, match=r"cannot be read: No such file|cannot be read: .*No such file"):
-            read_scores(tmp_path / f"a.{kind}")
-    with pytest.raises(InputError, match=r"ending '\.png'; scores are in \.csv"):
-        read_scores(tmp_path / "a.png")
-
-
 def test_rows_of_different_lengths_are_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"input": "a", "scores": [1, 2]}\n{"input": "b", "scores": [1]}\n')
     (tmp_path / "a.csv").write_text("input,error,scores_0,scores_1\na,,1,2\nb,,1\n")

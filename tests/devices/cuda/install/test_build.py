@@ -38,17 +38,6 @@ def quiet():
     return Progress(lambda _: None)
 
 
-def test_files_are_compiled_at_the_same_time(tmp_path):
-    together = threading.Barrier(3, timeout=60)  # nobody passes unless all three are there
-
-    def compile_all(_, files):
-        together.wait()
-        return files
-
-    files = sources(tmp_path, ["a.cpp", "b.cpp", "c.cpp"])
-    assert in_parallel(compile_all, 3, quiet())(None, files) == files
-
-
 def test_the_first_failure_ends_it(tmp_path):
     begun = []
 

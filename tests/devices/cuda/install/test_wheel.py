@@ -133,13 +133,6 @@ def test_it_is_built_in_parallel_with_the_drivers_library(machine, tmp_path, mon
     assert "Compiling PyCUDA: 1 of 37 files, 1 s" in machine.said
 
 
-def test_the_second_time_it_is_taken_from_the_cache(machine):
-    machine.wheel()
-    machine.commands.clear()
-    assert machine.wheel() == ("in parallel, 0", False)
-    assert machine.commands == []
-
-
 @pytest.mark.parametrize("change", ["cuda", "compiler", "flags", "python", "environment", "platform"])
 def test_what_it_depends_on_is_in_the_key(machine, monkeypatch, change):
     machine.wheel()
