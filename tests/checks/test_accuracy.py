@@ -16,17 +16,12 @@ from vgg16gpu.checks.accuracy import (
     tolerance,
 )
 from vgg16gpu.compiler.choices import PRECISIONS
-from vgg16gpu.errors import InputError
 
 
 def test_score_error_is_per_row_and_norm_wise():
     reference = np.array([[1.0, -4.0, 0.001], [10.0, 0.0, 5.0]], np.float32)
     scores = reference + np.array([[0, 0, 0.002], [0.5, 0, 0]], np.float32)
     assert score_error(scores, reference) == pytest.approx([0.0005, 0.05], rel=1e-4)
-
-
-def test_score_error_of_one_row_without_batch():
-    assert score_error(np.array([1.0, 2.5]), np.array([1.0, 2.0])) == pytest.approx([0.25])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -46,25 +41,10 @@ def test_zero_reference():
     assert layer_error(zeros, zeros) == 0
 
 
-def test_layer_error():
-    reference = np.array([3.0, 4.0], np.float32)
-    assert layer_error(reference + np.array([0, 0.5], np.float32), reference) == pytest.approx(0.1)
-    assert math.isnan(layer_error(np.array([np.nan, 4.0]), reference))
-
-
 def test_layer_error_is_computed_in_float64():
     reference = np.full(1 << 20, 2.0**100, np.float32)  # the square overflows float32
     assert layer_error(reference, reference) == 0
     assert layer_error(reference * np.float32(1 + 2**-20), reference) == pytest.approx(2**-20, rel=1e-3)
-
-
-def test_different_shapes_are_refused():
-    with pytest.raises(InputError, match=r"\(2, 3\).*\(3, 2\)"):
-        score_error(np.zeros((2, 3)), np.zeros((3, 2)))
-
-
-def test_tolerance_grows_with_the_root_of_the_length():
-    assert tolerance(400, 2.0, 3.0) == pytest.approx(6 * 20 * tolerance(1))
 
 
 def test_tolerance_holds_for_a_two_level_float32_sum_and_not_for_a_lost_product():
@@ -107,15 +87,6 @@ def test_non_finite_values_do_not_match(actual, expected):
     assert result.worst_index == (1,)
     with pytest.raises(AssertionError, match="1 of 2"):
         assert_close(np.array([0.0, actual]), np.array([0.0, expected]), atol=1e30, rtol=1.0)
-
-
-def test_equal_infinities_match():
-    assert compare(np.array([np.inf, -np.inf]), np.array([np.inf, -np.inf]), atol=0.0).passed
-
-
-def test_relative_tolerance():
-    assert compare(np.array([1000.5]), np.array([1000.0]), atol=0, rtol=1e-3).passed
-    assert not compare(np.array([1001.5]), np.array([1000.0]), atol=0, rtol=1e-3).passed
 
 
 def test_empty_arrays_match():

@@ -75,6 +75,7 @@ def test_a_sound_machine_with_a_gpu():
     assert found["PyCUDA"].found == "2026.1, built for CUDA 13.0"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("changes", "name", "found", "remedy"),
     [
@@ -99,6 +100,7 @@ def test_each_fault_is_named_alone_with_its_remedy(changes, name, found, remedy)
     assert remedy in check.remedy
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("capability", "families"),
     [
@@ -126,16 +128,13 @@ def test_another_toolkit_is_pointed_at():
     assert "there is also CUDA 13.0 at /other" in check.remedy
 
 
-def test_health_is_that_of_the_device_that_is_used():
-    assert doctor.diagnose(dataclasses.replace(GPU_MACHINE, memory_free=0)).healthy
-    assert not doctor.diagnose(dataclasses.replace(GPU_MACHINE, trial=Trial("none", "", "nothing works"))).healthy
-
-
 def test_memory_and_cores_are_what_a_container_may_use(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
     monkeypatch.setattr(platforms, "_CGROUPS", tmp_path)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
     monkeypatch.setattr(doctor, "try_device_apart", lambda _: Trial("cpu", "cpu"))
+    monkeypatch.setattr(doctor, "find_toolkits", tuple)
+    monkeypatch.setattr(doctor, "probe_bindings", Bindings)
     machine = doctor.survey()
     assert machine.memory_total == 1 << 30
     assert machine.memory_free <= 1 << 30
@@ -147,10 +146,6 @@ def test_try_device_runs_a_kernel():
     trial = doctor.try_device("cpu")
     assert trial.device == "cpu"
     assert trial.problem == ""
-
-
-def test_try_device_reports_what_cannot_be_opened():
-    assert doctor.try_device("toaster").problem.startswith("unknown device 'toaster'")
 
 
 def test_try_device_notices_a_wrong_result(monkeypatch):
@@ -172,12 +167,6 @@ def test_try_device_reports_a_device_that_fails(monkeypatch):
     device, reason = open_device("cpu")
     monkeypatch.setattr(device, "allocate", refuse)
     assert doctor.try_device("cpu", lambda _: (device, reason)).problem == "no memory"
-
-
-def test_try_device_in_a_process_of_its_own():
-    trial = doctor.try_device_apart("cpu")
-    assert trial == doctor.try_device("cpu")
-    assert trial.problem == ""
 
 
 @pytest.mark.parametrize(("code", "text"), [(-11, "signal 11"), (3, "exit status 3: Fatal: no stack")])
@@ -217,8 +206,6 @@ def test_doctor_tries_the_device_that_is_named():
     result = run(doctor_command, "--device", "cpu", "--json")
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["device"], answer["reason"]) == (0, "cpu", "cpu: as asked")
-    result = run(doctor_command, "--device", "cuda:99", "--json")
-    assert (result.exit_code, json.loads(result.stdout)["healthy"]) == (1, False)
     assert run(doctor_command, "--device", "tpu").exit_code == 2
 
 
@@ -239,16 +226,10 @@ def test_piped_output_is_not_cut_at_80_columns(surveyed, tmp_path, monkeypatch):
     assert where in run(cache_command).stdout
 
 
-def test_doctor_on_this_machine():
-    result = run(doctor_command, "--json")
-    answer = json.loads(result.stdout)
-    assert answer["device"] in ("cpu", "cuda")
-    assert result.exit_code == 0, answer
-
-
 def test_cache_shows_and_clears(tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     monkeypatch.setenv("VGG16GPU_CACHE", str(folder))
+    monkeypatch.setenv("VGG16GPU_OPTIMIZE", "0")  # compiles sooner
     assert json.loads(run(cache_command, "--json").stdout)["kinds"]["cpu"] == {"entries": 0, "nbytes": 0}
     assert doctor.try_device("cpu").problem == ""
     before = json.loads(run(cache_command, "--json").stdout)

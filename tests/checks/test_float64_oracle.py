@@ -67,6 +67,7 @@ def own(monkeypatch):
     return give_back
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_are_onnx_s(tmp_path, name, own):
     shape, kernel, attributes = CONVOLUTIONS[name]

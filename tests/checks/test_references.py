@@ -1,7 +1,5 @@
 """checks/references.py: rows of every form that `infer` writes, found by name or by place, and what is refused."""
 
-import csv
-import json
 import os
 
 import numpy as np
@@ -144,13 +142,3 @@ def test_what_cannot_be_read(tmp_path, name, content, words):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=words):
         read_references(tmp_path / name, ["a"], 1)
-
-
-def test_the_files_are_what_they_are_taken_for(tmp_path):
-    """Another reader finds the same rows in them."""
-    with written(tmp_path, "csv", failed=(3,)).open(errors="surrogateescape", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["input"] for row in rows] == NAMES
-    assert [float(row["scores_2"] or "nan") for row in rows][:3] == pytest.approx(SCORES[:3, 2])
-    lines = written(tmp_path, "jsonl", failed=(3,)).read_text().splitlines()
-    assert [json.loads(line)["scores"] is None for line in lines] == [i == 3 for i in range(5)]

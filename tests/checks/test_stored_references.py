@@ -12,7 +12,7 @@ import pytest
 from testbench import make_references
 from vgg16gpu.checks import stored_references
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.stored_references import StoredReferences, find_stored, reference_files
+from vgg16gpu.checks.stored_references import StoredReferences, find_stored
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
@@ -27,11 +27,6 @@ FOLDER = ROOT / "testbench" / "references"
 DIGITS = FOLDER / "digits.npz"
 ON_ANY_CPU = 1e-5  # onnxruntime on another CPU adds in another order; digits, whose sums are short, differ less
 SIZES = {"vgg16-224-seed0": 224, "vgg16-244-seed0": 244}
-
-
-def test_these_files_are_there():
-    assert [path.name for path in reference_files()] == ["digits.npz", "vgg16-224-seed0.npz", "vgg16-244-seed0.npz"]
-    assert {path.stem for path in reference_files()} == set(make_references.MAKERS)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -84,13 +79,6 @@ def test_plain_numpy_reads_them_as_the_page_says(page):
     np.testing.assert_array_equal(kept["x"], heldout()[1])
 
 
-def test_the_page_lists_the_best_classes():
-    text = " ".join((FOLDER / "README.md").read_text().split())
-    for name in SIZES:
-        best = StoredReferences.read(FOLDER / f"{name}.npz").scores.argmax(axis=1)
-        assert ", ".join(map(str, best)) in text, name
-
-
 # Making and checking
 
 
@@ -122,16 +110,6 @@ def test_what_is_written_is_read_and_has_the_same_bytes_again(computed, tmp_path
     assert make_references.differences(again, computed) == []
     assert again.onnxruntime == computed.onnxruntime
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
-
-
-def test_a_check_tells_what_differs(computed):
-    scores = computed.scores.copy()
-    scores[3, 7] += 1e-3
-    changed = replace(computed, scores=scores, pictures=computed.pictures[:, ::-1], inputs="others")
-    *fields, worst = make_references.differences(changed, computed)
-    assert fields == ["inputs", "pictures"]
-    assert worst.startswith("scores, by 0.000")
-    assert "of shape (9, 40)" in make_references.differences(replace(computed, scores=scores[1:]), computed)[0]
 
 
 def test_the_command_checks_and_writes(computed, tmp_path, monkeypatch, capsys):
@@ -203,6 +181,7 @@ def damaged_fields(computed):
     }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("fault", list(damaged_fields(StoredReferences.read(DIGITS))))
 def test_wrong_fields_are_named(computed, model, folder, caplog, fault):
     fields, words = damaged_fields(computed)[fault]
@@ -248,7 +227,7 @@ def test_every_flipped_byte_is_noticed_or_changes_nothing(tmp_path):
     whole = StoredReferences.read(DIGITS)
     content = DIGITS.read_bytes()
     path = tmp_path / "digits.npz"
-    for place in range(0, len(content), len(content) // 97):
+    for place in range(0, len(content), len(content) // 41):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
         try:
             read = StoredReferences.read(path)

@@ -13,7 +13,6 @@ from vgg16gpu.checks.testbench import (
     judge,
     judge_steps,
     labelled_images,
-    mean_times,
     standard_inputs,
     worst_steps,
 )
@@ -22,32 +21,16 @@ from vgg16gpu.errors import InputError
 RNG = np.random.default_rng(7)
 REFERENCES = RNG.standard_normal((10, 50)).astype(np.float32)
 NAMES = [f"input {i}" for i in range(10)]
-NOISE = RNG.uniform(-1e-7, 1e-7, REFERENCES.shape).astype(np.float32)
 
 
 def report(scores, references=REFERENCES, **options):
     return Report(judge(NAMES[: len(scores)], scores, references), control=control(references, 50), **options)
 
 
-def test_rounding_passes():
-    result = report(REFERENCES + NOISE)
-    assert result.passed
-    assert result.control.passed
-    assert all(verdict.top5 == 5 and verdict.top1 == verdict.reference_top1 for verdict in result.verdicts)
-
-
 def test_references_shifted_by_one_fail():
     result = report(REFERENCES, np.roll(REFERENCES, 1, axis=0))
     assert not result.passed
     assert not any(verdict.passed for verdict in result.verdicts)
-
-
-def test_one_bad_row_fails_alone():
-    scores = REFERENCES + NOISE
-    scores[3] = RNG.standard_normal(50)
-    result = report(scores)
-    assert [verdict.passed for verdict in result.verdicts] == [i != 3 for i in range(10)]
-    assert "1 of 10 inputs fail, the first is 'input 3'" in result.failures[0]
 
 
 @pytest.mark.parametrize("where", ["score", "reference", "row"])
@@ -64,14 +47,6 @@ def test_nan_never_passes(where):
     assert not result.passed
 
 
-def test_a_close_score_with_another_best_class_fails():
-    references = np.zeros((1, 4), np.float32)
-    references[0, :2] = (1.0, 1.0 - 1e-7)
-    (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references)
-    assert verdict.error <= 1e-5
-    assert not verdict.passed
-
-
 def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
     references = np.zeros((1, 4), np.float32)
     references[0, :2] = (1.0, 0.999)
@@ -80,12 +55,6 @@ def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
     assert verdict.top1 != verdict.reference_top1
     assert not judge(["a"], references[:, [2, 3, 0, 1]], references, 1e-2, same_best=False)[0].passed
     assert Report((verdict,)).agreement == 0
-
-
-def test_either_of_two_best_classes_is_right():
-    references = np.array([[2.0, 2.0, 1.0]], np.float32)
-    assert judge(["a"], np.array([[2.0, 2.001, 1.0]], np.float32), references, 1e-2)[0].passed
-    assert not judge(["a"], np.array([[2.0, 1.0, 2.001]], np.float32), references, 1.0)[0].passed
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -128,10 +97,6 @@ def test_a_blind_bench_fails():
     assert "only 1 differ from each other by more than 0.0001, and 3 must" in result.failures[0]
 
 
-def test_no_inputs_fail():
-    assert not Report(()).passed
-
-
 def test_accuracy_counts_labels():
     labels = [int(row.argmax()) for row in REFERENCES]
     labels[0] = (labels[0] + 1) % 50
@@ -158,17 +123,6 @@ def test_steps_show_where_an_error_appears():
     result = Report(judge(NAMES, REFERENCES, REFERENCES), steps)
     assert result.first_bad_step == steps[1]
     assert "first appears in 'b'" in result.failures[0]
-
-
-def test_rows_of_a_larger_batch_are_left_out():
-    reference = RNG.standard_normal((1, 8)).astype(np.float32)
-    (step,) = judge_steps([(("a",), np.concatenate([reference, reference + 1]))], {"a": reference})
-    assert step.passed
-
-
-def test_a_step_without_rows_is_judged_whole():
-    (step,) = judge_steps([(("mean",), np.array(2.0))], {"mean": np.array(2.0)})
-    assert (step.shape, step.error, step.passed) == ((), 0.0, True)
 
 
 def test_the_worst_of_several_inputs_is_kept_and_nan_is_worst():
@@ -204,12 +158,3 @@ def test_labelled_images(tmp_path):
         labelled_images(tmp_path / "1", ["cat"])
     with pytest.raises(InputError, match="not a folder"):
         labelled_images(tmp_path / "missing", ["cat"])
-
-
-def test_mean_times_run_every_input_n_times():
-    seen = []
-    times = mean_times(lambda x: seen.append(x.shape), [np.zeros((3, 2, 2), np.float32)] * 2, [1, 3])
-    assert len(seen) == 2 * (1 + 3)
-    assert set(seen) == {(1, 3, 2, 2)}
-    assert set(times) == {1, 3}
-    assert all(value > 0 for value in times.values())

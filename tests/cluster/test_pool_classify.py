@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +65,7 @@ def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Non
     return plant
 
 
-@pytest.mark.parametrize("batch", [4, 64])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("batch", "workers"), [(4, 4)])
 def test_answers_are_those_of_one_engine(
     narrow_model: Path, pictures: Path, wanted: Any, batch: int, workers: int
 ) -> None:
@@ -79,8 +79,7 @@ def test_answers_are_those_of_one_engine(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("after", [0, 3])
-@pytest.mark.parametrize("broken", [0, 1])  # 0: the one whose memory the slots lie in
+@pytest.mark.parametrize(("after", "broken"), [(0, 0), (3, 1)])  # 0: the one whose memory the slots lie in
 def test_a_device_that_fails_loses_no_row(
     narrow_model: Path,
     pictures: Path,
@@ -114,7 +113,7 @@ def _one(engine: Engine, path: str) -> Any:
     return scores[0]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1])
 def test_numbers_of_a_device_that_fails_are_read_again(
     narrow_model: Path,
     pictures: Path,
@@ -140,6 +139,7 @@ def test_a_window_that_is_full_of_lost_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All threads wait for answers to old files, which the failed device had in hand."""
+    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 0.5)
     monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
     with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
         break_frames(pool.engines[1], 1)

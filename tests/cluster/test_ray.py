@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
 from tests.support.picture_files import jpeg
-from tests.support.ray_here import ROOT, environment, faked_cluster, ray_module
+from tests.support.ray_here import ROOT, environment, faked_cluster
 from vgg16gpu.cli import cli
 
 PICTURES, SHARD = 2000, 100
@@ -155,27 +155,6 @@ def test_whoever_is_killed_the_rows_are_those_of_a_plain_run(
     assert not (output / "_temporary").exists()
 
 
-@pytest.mark.slow(reason="Ray takes half a minute to start; tests/cli/test_infer_shards.py has the same shards")
-@pytest.mark.alone(reason="Ray takes every core")
-def test_a_cluster_of_this_process_alone(
-    model: Path, pictures: Path, plain: Any, start: Callable[..., Any], tmp_path: Path
-) -> None:
-    ray_module()
-    output = tmp_path / "rows"
-    driver = start("local:2", output)
-    told = driver.communicate(timeout=200)[1]
-    assert driver.returncode == 1, told
-    assert rows(output).equals(plain.cast(rows(output).schema))
-    lines = computed(output)
-    assert sorted(line["shard"] for line in lines) == list(range(SHARDS))
-    assert len({line["process"] for line in lines}) == 2
-    again = infer(model, "--shard", "0/1", pictures, "--output", output)  # another scheduler, the same job
-    assert again.exit_code == 1
-    assert len(computed(output)) == SHARDS
-    other = infer(model, "--shard", "0/1", pictures, "--output", output, "--scores")
-    assert (other.exit_code, "is of another run" in other.stderr) == (2, True)
-
-
 def test_without_ray_one_line_says_what_to_install(
     model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,18 +164,6 @@ def test_without_ray_one_line_says_what_to_install(
     assert result.stderr.count("\n") == 1
     assert "pip install 'vgg16gpu[ray]'" in result.stderr
     assert not (tmp_path / "rows").exists()
-
-
-def test_nothing_else_imports_it() -> None:
-    users = [
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "vgg16gpu").rglob("*.py")
-        if any(line.strip().startswith(("import ray", "from ray")) for line in path.read_text().splitlines())
-        or 'import_module("ray")' in path.read_text()
-    ]
-    assert users == ["vgg16gpu/cluster/ray_run.py"]
-    code = "import sys; import vgg16gpu.cli.infer.jobs; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

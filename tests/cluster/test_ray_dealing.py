@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vgg16gpu.cluster.job import Cut
-from vgg16gpu.cluster.ray_run import ATTEMPTS, RayCluster, _Dealing, _first_line
+from vgg16gpu.cluster.ray_run import ATTEMPTS, RayCluster, _Dealing
 from vgg16gpu.errors import InputError, KernelError, ModelError
 
 
@@ -78,12 +78,6 @@ def test_each_shard_goes_to_who_is_free() -> None:
     assert sorted(ray.killed) == [-1, 0, 1, 2]
 
 
-def test_there_are_no_more_actors_than_shards() -> None:
-    ray = PlayedRay(lambda *_: None)
-    deal(ray, 2, 64)
-    assert sorted(ray.killed) == [-1, 0, 1]
-
-
 @pytest.mark.parametrize("error", [ActorError("its node is gone"), KernelError("an illegal address was met")])
 def test_a_shard_of_an_actor_that_fails_goes_to_another(error: Exception) -> None:
     failures = deque([error])
@@ -145,8 +139,3 @@ def test_an_actor_that_does_not_get_ready_is_left_out() -> None:
     assert {actor for actor, _ in ray.done} == {1}
     with pytest.raises(ModelError, match="no actor is left"):
         deal(PlayedRay(lambda *_: None, lambda _: ready(0)), 5, 3)
-
-
-def test_the_line_that_says_it() -> None:
-    assert _first_line(ValueError("\n  one\ntwo")) == "one"
-    assert _first_line(ValueError()) == "ValueError"

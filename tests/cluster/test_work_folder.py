@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,37 +51,34 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
     assert not job.temporary.exists()
 
 
-def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "lock", lambda _: False)
-    job = JobFolder(tmp_path)
+@pytest.mark.parametrize("moment", ["made", "opened"])
+def test_a_folder_that_is_tidied_away_as_it_begins_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """By another process: once the folder is made, or its lock is opened and not held yet."""
+    job, made = JobFolder(tmp_path), list[Path]()
+    mkdir, hold = Path.mkdir, module.lock
+
+    def remove(path: Path) -> None:
+        made.append(path)
+        if len(made) == 1:
+            shutil.rmtree(path)
+
+    def make(path: Path, *given: Any, **options: Any) -> None:
+        mkdir(path, *given, **options)
+        if path.parent == job.temporary:
+            remove(path)
+
+    def lock_late(descriptor: int) -> bool:
+        remove(next(job.temporary.iterdir()))
+        return hold(descriptor)
+
+    monkeypatch.setattr(*((Path, "mkdir", make) if moment == "made" else (module, "lock", lock_late)))
     work = WorkFolder(job.temporary)
-    job.tidy()
-    assert work.path.exists()
+    monkeypatch.undo()
+    assert len(made) > 1
+    work.rows("rows").write_text("rows")
     work.close()
-
-
-@pytest.mark.slow(reason="300 folders; those that work are spared in make test")
-def test_who_begins_while_others_tidy_up_finds_a_folder(tmp_path: Path) -> None:
-    job = JobFolder(tmp_path)
-    over = threading.Event()
-
-    def tidy() -> None:
-        while not over.is_set():
-            job.tidy()
-
-    threads = [threading.Thread(target=tidy) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for i in range(300):
-            work = WorkFolder(job.temporary)
-            work.rows("rows").write_text(str(i))
-            assert work.rows("rows").read_text() == str(i)
-            work.close()
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

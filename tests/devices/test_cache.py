@@ -15,7 +15,6 @@ import pytest
 
 from vgg16gpu.devices import cache, own_files
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.errors import KernelError
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
 
@@ -43,15 +42,6 @@ class Builder:
 
 def fetch(builder: Callable[[Path], None], *parts: bytes | str) -> Path:
     return KernelCache("cpu").fetch(parts or ("source",), ".so", builder).path
-
-
-def test_a_second_fetch_builds_nothing(folder: Path) -> None:
-    builder = Builder()
-    first = fetch(builder)
-    assert (fetch(builder), builder.calls) == (first, 1)
-    assert first.read_bytes() == b"compiled"
-    assert first.parent == folder / "cpu"
-    assert first.suffix == ".so"
 
 
 def test_every_part_of_the_key_counts_and_so_does_where_it_ends() -> None:
@@ -98,15 +88,6 @@ def test_an_interrupted_build_leaves_nothing_that_counts(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fetch(interrupted)
     assert list((folder / "cpu").iterdir()) == []
-
-
-def test_a_failed_build_comes_through() -> None:
-    def failing(_: Path) -> None:
-        raise KernelError("no such register")
-
-    with pytest.raises(KernelError, match="no such register"):
-        fetch(failing)
-    assert KernelCache("cpu").entries() == ()
 
 
 def test_entries_size_and_clear(folder: Path) -> None:
@@ -215,25 +196,8 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.cache_dir() == Path("/home/somebody/.cache/vgg16gpu")
 
 
-def test_parallel_processes_see_whole_entries_only(folder: Path) -> None:
-    code = (
-        "from pathlib import Path\n"
-        "from vgg16gpu.devices.cache import KernelCache\n"
-        "def build(path):\n"
-        "    with path.open('wb') as file:\n"
-        "        for _ in range(100): file.write(b'0123456789' * 100); file.flush()\n"
-        "for i in range(20):\n"
-        "    found = KernelCache('cpu').fetch([str(i)], '.so', build)\n"
-        "    assert found.content == found.code.read_bytes() == b'0123456789' * 10000\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
-    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], env=environment) for _ in range(4)]
-    assert [process.wait(timeout=60) for process in running] == [0, 0, 0, 0]
-    assert len(KernelCache("cpu").entries()) == 20
-    assert len(list((folder / "cpu").iterdir())) == 20
-
-
 def test_of_processes_that_want_the_same_one_builds(folder: Path, tmp_path: Path) -> None:
+    """And the others see what it builds whole, in this process as in others."""
     code = (
         "import sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -241,6 +205,7 @@ def test_of_processes_that_want_the_same_one_builds(folder: Path, tmp_path: Path
         "from vgg16gpu.devices.cache import KernelCache\n"
         "def build(path):\n"
         "    with open(sys.argv[1], 'a') as log: log.write('built\\n')\n"
+        "    path.write_bytes(b'on')\n"
         "    time.sleep(0.2)\n"
         "    path.write_bytes(b'once')\n"
         "def fetch(number):\n"
@@ -264,12 +229,6 @@ def test_a_killed_builder_holds_nobody_up() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode < 0
-    assert fetch(Builder()).read_bytes() == b"compiled"
-
-
-def test_where_files_cannot_be_locked_it_builds_all_the_same(folder: Path) -> None:
-    (folder / ".cpu.lock").mkdir(parents=True)
-    folder.chmod(0o700)
     assert fetch(Builder()).read_bytes() == b"compiled"
 
 

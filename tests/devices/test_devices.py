@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -123,25 +121,6 @@ def test_falling_back_is_a_warning_where_there_is_a_gpu(monkeypatch, caplog, gpu
     assert ("doctor" in record.getMessage()) == (level == "WARNING")
 
 
-@pytest.mark.usefixtures("without_gpu")
-@pytest.mark.parametrize("name", ["auto", "cpu"])
-def test_a_machine_without_a_gpu_gets_no_warning(monkeypatch, caplog, name):
-    monkeypatch.setattr(cuda_probe, "probe_driver", lambda: None)
-    open_device(name)
-    assert not caplog.records
-
-
-def test_a_program_that_configures_no_logging_sees_the_warning():
-    code = (
-        "from vgg16gpu.devices.cuda import probe as cuda_probe; from vgg16gpu import devices\n"
-        "cuda_probe.probe_driver = lambda: cuda_probe.Driver((13, 0), 'libcuda.so.1', ('a card',))\n"
-        "devices._log_fallback('PyCUDA is not installed')\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stderr.startswith("there is a GPU, and the CPU is used: PyCUDA is not installed")
-    assert result.stderr.count("\n") == 1
-
-
 def falls_back(opened):
     """Open "auto"; the one line on why the processor was taken. The GPU is let go of."""
     found, reason = open_device("auto")
@@ -167,14 +146,6 @@ def test_auto_without_nvcc_takes_a_gpu_whose_kernels_are_cached(monkeypatch):
     assert open_device("auto")[0].built == ["transfer"]
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
     assert open_device("auto")[0].facts.name == "GPU 0"
-
-
-def test_auto_with_a_gpu_that_does_not_load_what_nvcc_makes(monkeypatch, opened):
-    def refuse(*_):
-        raise KernelError("elementwise.cu does not load: is /opt/nvcc newer than the driver?")
-
-    monkeypatch.setattr(FakeDevice, "build", refuse)
-    assert falls_back(opened).endswith("does not load: is /opt/nvcc newer than the driver?")
 
 
 def test_auto_with_an_nvcc_that_does_not_know_the_gpu(monkeypatch, opened):
@@ -214,13 +185,3 @@ def test_other_platforms_get_one_line(monkeypatch, opened):
     with pytest.raises(DeviceError, match="Linux on riscv64 is not supported"):
         open_device()
     assert not opened
-
-
-def test_importing_the_package_imports_no_device():
-    code = (
-        "import sys, vgg16gpu.devices\n"
-        "loaded = {name.partition('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'ctypes', 'numpy'}\n"
-        "print(sorted(loaded), *(f'vgg16gpu.devices.{kind}.device' in sys.modules for kind in ('cuda', 'cpu')))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[] False False"

@@ -21,8 +21,3 @@ def test_an_h200_has_the_tiles_that_were_measured_on_one(monkeypatch):
     monkeypatch.setattr("vgg16gpu.devices.facts._gpu_facts", no_gpu)
     assert device_facts("cuda") == H200
     assert device_facts("cuda").tuned == table("NVIDIA H200", cache_dir()) != {}
-
-
-def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr("vgg16gpu.devices.facts._gpu_facts", no_gpu)
-    assert device_facts("auto").kind == "cpu"

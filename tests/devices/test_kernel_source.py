@@ -43,23 +43,11 @@ def test_the_checkout_has_sources_and_headers() -> None:
     assert kernel_source.read_source("common.cuh") == (folder / "include" / "common.cuh").read_text()
 
 
-def test_sources_beside_the_package(installed: Path) -> None:
-    folder = put_kernels(installed.parent / "kernels")
-    assert kernel_source.kernel_dir() == folder
-    assert kernel_source.read_source("scale.cu") == "// scale\n"
-
-
 def test_sources_in_the_package_come_first(installed: Path) -> None:
     put_kernels(installed.parent / "kernels")
     packaged = put_kernels(installed / "kernels")
     assert kernel_source.kernel_dir() == packaged
     assert kernel_source.source_path("scale.cu") == packaged / "scale.cu"
-
-
-def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
-    source = tmp_path / "own.cu"
-    source.write_text("// own\n")
-    assert kernel_source.read_source(str(source)) == "// own\n"
 
 
 def test_folders_sort_sources_and_names_stay(installed: Path) -> None:

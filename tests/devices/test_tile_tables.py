@@ -42,12 +42,6 @@ def test_what_is_written_is_read(tmp_path):
     assert json.loads(path.read_text())["made"] == {"driver": "580"}
 
 
-def test_a_problem_has_a_line(tmp_path):
-    tile_tables.write(tmp_path / "t.json", GPU, {"b": {"tile": "x"}, "a": {"tile": "y"}}, {})
-    lines = (tmp_path / "t.json").read_text().splitlines()
-    assert [line.strip() for line in lines[4:6]] == ['"a": {"tile": "y"},', '"b": {"tile": "x"}']
-
-
 def test_the_users_word_goes_before_the_packages(tmp_path):
     package, cache = tmp_path / "package", tmp_path / "cache"
     package.mkdir()
@@ -92,17 +86,6 @@ def test_a_card_without_a_table_takes_the_nearest_of_its_capability(tmp_path, ca
     assert taken(132, (8, 0)) is None
     assert taken(132, (10, 0)) == "other"
     assert "broken.json is no table of tiles" in caplog.text
-
-
-def test_the_users_word_goes_before_a_relatives(tmp_path):
-    package, cache = tmp_path / "package", tmp_path / "cache"
-    package.mkdir()
-    tile_tables.own_path("new", cache).parent.mkdir(parents=True)
-    made = {"device": {"compute_capability": [9, 0], "multiprocessors": 132}}
-    tile_tables.write(package / tile_tables.file_name(GPU), GPU, {"both": {"rows": 1}, "package": {"rows": 2}}, made)
-    tile_tables.write(tile_tables.own_path("new", cache), "new", {"both": {"rows": 3}}, {})
-    found = tile_tables.table("new", cache, package, tile_tables.Kin((9, 0), 114))
-    assert found == {"both": {"rows": 3}, "package": {"rows": 2}}
 
 
 def test_names_of_cards_are_safe_file_names():
@@ -181,10 +164,6 @@ def test_the_gemm_of_a_long_sum_keeps_its_accuracy():
     assert min(choice.tile.splits for choice in fc_wgmma.candidates(long, 132)) == 4  # 25088 / 8192
     short = fc_wgmma.Choice(fc_wgmma.GemmTile(128, 64, 3), programmatic=False).entry
     assert fc_wgmma.choose(long, with_table({long.key: short})) == fc_wgmma.choose(long, H200)
-
-
-def test_facts_with_and_without_a_table_are_equal():
-    assert with_table({"a": {"rows": 1}}) == H200
 
 
 # ---- The tables of the package

@@ -13,21 +13,6 @@ def write(path, content=b"new"):
         stream.write(content)
 
 
-def test_an_interrupted_write_changes_nothing(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(b"old")
-
-    def interrupted():
-        with atomic_writer(path) as stream:
-            stream.write(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_link_stays_and_its_target_is_written(tmp_path):
     (tmp_path / "folder").mkdir()
     target, link, far = tmp_path / "folder" / "target", tmp_path / "link", tmp_path / "far"

@@ -16,10 +16,6 @@ def test_imagenet_names():
     assert {index: names[index] for index in known} == known
 
 
-def test_other_counts_are_numbered():
-    assert labels.load(None, 3) == ("class 0", "class 1", "class 2")
-
-
 TEXTS = ["cat\ndog\n", "cat\r\ndog\r\n\r\n", "\ufeffcat\n dog ", "cat\ndog\n\n\n", "cat\rdog"]
 
 
@@ -37,13 +33,6 @@ def test_a_line_ends_at_its_end_alone(tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("a\u2028b\nc\x0cd\x85\n", encoding="utf-8")
     assert labels.load(path, 2) == ("a\u2028b", "c\x0cd")
-
-
-def test_a_wrong_count_names_both(tmp_path):
-    path = tmp_path / "names.txt"
-    path.write_text("cat\ndog\n")
-    with pytest.raises(InputError, match=r"names\.txt' has 2 class names, the model has 10 scores"):
-        labels.load(path, 10)
 
 
 def test_files_that_are_no_labels(tmp_path):
@@ -82,6 +71,7 @@ def test_q10_a_list_or_dict_of_python_or_json_is_read(text, tmp_path):
     assert labels.load(path, 2) == ("cat", "dog")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "message"),
     [

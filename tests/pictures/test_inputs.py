@@ -11,7 +11,7 @@ from PIL import Image
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import load_image
-from vgg16gpu.pictures.inputs import InputSpec, batched, expand_paths, listed, samples
+from vgg16gpu.pictures.inputs import InputSpec, batched, listed, samples
 from vgg16gpu.pictures.reading import read_inputs
 
 SHAPE = (3, 4, 5)
@@ -36,16 +36,6 @@ def refusal(path, spec=SPEC):
     assert path.name in message
     assert "\n" not in message
     return message
-
-
-def test_text_one_and_several(tmp_path):
-    (tmp_path / "one.txt").write_text(text_of(FLOATS[0]))
-    (tmp_path / "two.txt").write_text(text_of(FLOATS))
-    one, first, second = read(tmp_path / "one.txt", tmp_path / "two.txt")
-    np.testing.assert_array_equal(one.array, FLOATS[0])
-    np.testing.assert_array_equal(second.array, FLOATS[1])
-    assert one.name == str(tmp_path / "one.txt")
-    assert first.name == str(tmp_path / "two.txt") + "[0]"
 
 
 def test_standard_input(monkeypatch):
@@ -81,24 +71,6 @@ def test_pixels_are_rgb_and_get_the_order_of_the_network(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((1, *SHAPE), np.float32) * np.arange(3)[:, None, None])
     (item,) = read(tmp_path / "a.npy", spec=spec)  # numbers are as they are
     assert item.array[:, 0, 0].tolist() == [0, 1, 2]
-
-
-def test_npz_holds_several(tmp_path):
-    np.savez(tmp_path / "a.npz", cat=FLOATS[0], dogs=PIXELS)
-    names = [item.name.removeprefix(str(tmp_path)) for item in read(tmp_path / "a.npz")]
-    assert names == ["/a.npz[cat]", "/a.npz[dogs][0]", "/a.npz[dogs][1]"]
-
-
-def test_folder_is_sorted_and_images_only(tmp_path):
-    for name in ("b.png", "a.JPG", "c.bmp", "d.webp"):
-        Image.fromarray(PIXELS[0]).save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "sub.png").mkdir()
-    names = [item.name.rsplit("/", 1)[1] for item in read(tmp_path)]
-    assert names == ["a.JPG", "b.png", "c.bmp", "d.webp"]
-    assert len(expand_paths([tmp_path, "-", tmp_path / "b.png"])) == 6
-    Image.fromarray(PIXELS[0]).save(tmp_path / "sub.png" / "e.gif")
-    assert read(tmp_path)[4].name == str(tmp_path / "sub.png" / "e.gif")
 
 
 @pytest.mark.parametrize(("names", "level"), [((".a", ".b"), "INFO"), ((".a", "notes.txt"), "WARNING"), ((), None)])

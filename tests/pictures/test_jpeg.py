@@ -15,7 +15,6 @@ from vgg16gpu.pictures import jpeg as fast
 from vgg16gpu.pictures.images import decode, decode_by_pillow
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.jpeg_header import count_scans
-from vgg16gpu.pictures.limits import MAX_PIXELS
 
 simplejpeg = pytest.importorskip("simplejpeg")
 if fast._simplejpeg() is None:
@@ -57,22 +56,6 @@ def test_bits_are_pillows_of_every_coding(options, channels):
     for size in SIZES:
         assert_same_bits(jpeg(*size, channels, **options), channels)
         assert_same_bits(jpeg(*size, 1, **options), 3)  # grey becomes three equal channels
-
-
-@pytest.mark.parametrize("scans", range(1, 10))
-def test_bits_are_pillows_where_refinements_are_missing(scans):
-    """libjpeg smooths then, and both do it alike."""
-    data = jpeg(70, 90, progressive=True, quality=60)
-    places = [place for place in range(len(data)) if data[place : place + 2] == b"\xff\xda"]
-    assert count_scans(data) == len(places) == 10
-    assert_same_bits(data[: places[scans]] + b"\xff\xd9", 3)
-
-
-def test_four_bytes_a_pixel_for_pillow():
-    data = jpeg(9, 11)
-    out = bytearray(9 * 11 * 4)
-    decode_jpeg(data, 4, out)
-    np.testing.assert_array_equal(np.frombuffer(out, np.uint8).reshape(9, 11, 4)[..., :3], pillows(data, 3))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -181,13 +164,6 @@ def test_usual_segments_are_taken(marker, content):
     assert_same_bits(with_segment(jpeg(), marker, content), 3)
 
 
-def test_files_of_the_largest_size_are_taken():
-    data = jpeg()
-    side = int(MAX_PIXELS**0.5)
-    assert jpeg_shape(changed(data, frame_at(data) + 1, struct.pack(">HH", side, side)), 3) == (side, side)
-    assert jpeg_shape(changed(data, frame_at(data) + 1, struct.pack(">HH", side, side + 9)), 3) is None
-
-
 def same_outcome(data: bytes, channels: int = 3) -> bool:
     """Whether there are pixels; with simplejpeg and without it they are the same, or the same is said."""
     outcomes = []
@@ -209,10 +185,10 @@ def test_damaged_files_have_the_same_outcome(options):
     assert good < 3
     random = np.random.default_rng(5)
     read = 0
-    for _ in range(400):
+    for _ in range(150):
         place, value = int(random.integers(2, len(data))), bytes(random.integers(0, 256, 1, dtype=np.uint8))
         read += same_outcome(changed(data, place, value))
-    assert 40 < read < 400
+    assert 15 < read < 150
 
 
 def test_damage_is_said_and_not_shown():
@@ -224,13 +200,6 @@ def test_damage_is_said_and_not_shown():
         decode_jpeg(data, 3, bytearray(64 * 64 * 3 - 1))
     with pytest.raises(NotDecodedError):
         decode_jpeg(data, 3, bytearray(64 * 64 * 3 + 1))
-
-
-def test_without_simplejpeg_pillow_decodes(monkeypatch):
-    monkeypatch.setattr(fast, "_simplejpeg", lambda: None)
-    data = jpeg(50, 70)
-    assert jpeg_shape(data, 3) is None
-    np.testing.assert_array_equal(decode(data, "a.jpg", 3), pillows(data, 3))
 
 
 @pytest.mark.parametrize(

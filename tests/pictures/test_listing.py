@@ -94,14 +94,6 @@ def test_each_folder_is_read_once(tmp_path):
     assert len(list_files([tmp_path, tmp_path]).files) == 4  # as somebody asked
 
 
-def test_links_to_files_and_folders_elsewhere_are_followed(tmp_path):
-    fill(tmp_path, "here/1.png", "there/2.png")
-    (tmp_path / "here" / "beside").symlink_to(tmp_path / "there")
-    (tmp_path / "here" / "linked.png").symlink_to("../there/2.png")
-    found = inside(list_files([tmp_path / "here"]), tmp_path / "here")
-    assert found == ["1.png", "beside/2.png", "linked.png"]
-
-
 def test_what_is_no_file_is_left_out_of_folders(tmp_path):
     fill(tmp_path, "a.png")
     os.mkfifo(tmp_path / "pipe.png")
@@ -138,17 +130,6 @@ def test_what_may_not_be_read_is_left_out_of_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "read_head", read_head)
 
 
-def test_the_line_counts_each_reason(tmp_path):
-    fill(tmp_path, "a.png", *(f".{number}" for number in range(9)))
-    fill(tmp_path, "notes.md", "read\nme", content=b"hello")
-    os.mkfifo(tmp_path / "pipe")
-    expected = r"12 files left out: 9 hidden, 2 no pictures (notes.md, read\nme), 1 not a file (pipe)"
-    assert list_files([tmp_path]).line() == expected
-    assert list_files([tmp_path / "a.png"]).line() == ""
-    assert Listing((), left_out={NO_PICTURE: 1234}).line() == "1,234 files left out: 1,234 no pictures"
-    assert Listing((), left_out={HIDDEN: 1}).line() == "1 file left out: 1 hidden"
-
-
 def test_a_folder_without_pictures_is_refused(tmp_path):
     fill(tmp_path, "a.md", ".b", content=b"hello")
     with pytest.raises(InputError, match=r"has no images \(\.png, .*\); 2 files left out: 1 hidden, 1 no picture"):
@@ -157,15 +138,6 @@ def test_a_folder_without_pictures_is_refused(tmp_path):
     assert list_files([tmp_path]).files
     with pytest.raises(InputError, match=r"has no images .* 1 subfolder \(sub\)"):
         list_files([tmp_path], recursive=False)
-
-
-def test_folders_end_as_paths_do(tmp_path, monkeypatch):
-    fill(tmp_path, "d/a.png", "d/e/-", "-", "x.png")
-    monkeypatch.chdir(tmp_path)
-    assert list_files(["d/"]).files == ("d/a.png", "d/e/-")
-    assert list_files(["./d//"]).files == ("d/a.png", "d/e/-")
-    assert list_files(["."]).files == ("./-", "d/a.png", "d/e/-", "x.png")  # "-" would be standard input
-    assert list_files(["./-"]).files == ("./-",)
 
 
 def test_numbers_are_known_by_their_ending(tmp_path):
@@ -215,17 +187,6 @@ def test_a_file_that_may_not_be_read_says_so_when_it_is_read(tmp_path, monkeypat
 def listed(monkeypatch, content: bytes) -> Listing:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     return list_files([], "-")
-
-
-def test_a_list_in_a_file_or_on_standard_input(tmp_path, monkeypatch):
-    fill(tmp_path, "b.png", "a.png", "d/c.png")
-    monkeypatch.chdir(tmp_path)
-    expected = ("b.png", "a.png", "missing.png", "d/c.png", "b.png")
-    lines = b"b.png\na.png\n\nmissing.png\nd\nb.png"
-    assert listed(monkeypatch, lines).files == expected
-    (tmp_path / "list").write_bytes(lines + b"\n")
-    assert list_files([], "list").files == expected
-    assert list_files(["a.png"], "list").files == ("a.png", *expected)
 
 
 def test_nothing_in_a_list_stops_the_others(tmp_path, monkeypatch):

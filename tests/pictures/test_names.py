@@ -49,25 +49,6 @@ def test_blanks_and_quotes_around_a_name(form: str) -> None:
     assert names(text.encode("utf-16")) == NAMES
 
 
-@pytest.mark.parametrize("name", [" a.png", "a.png ", '"a.png"', "' '"])
-def test_a_file_that_is_called_so_is_meant(name: str) -> None:
-    Path(name).write_bytes(Path("a.png").read_bytes())
-    assert names(f"{name}\n".encode()) == (name,)
-
-
-def test_a_name_without_a_file_is_the_same_whichever_files_are_there() -> None:
-    """So that --resume, which compares names, goes on after a file has gone."""
-    before = names(b'a.png \n"photos/x.png"\n')
-    Path("a.png").unlink()
-    assert names(b'a.png \n"photos/x.png"\n') == before == ("a.png", "photos/x.png")
-
-
-def test_bytes_that_are_no_utf8_are_names() -> None:
-    Path(os.fsdecode(b"\xe9t\xe9.png")).write_bytes(Path("a.png").read_bytes())
-    found = names(b"\xe9t\xe9.png\r\na.png\r\n")
-    assert list(map(os.fsencode, found)) == [b"\xe9t\xe9.png", b"a.png"]
-
-
 def test_zero_bytes_separate_on_request() -> None:
     data = b"a.png\0missing \n.png\0 photos\0"
     assert names(data, null=True) == ("a.png", "missing \n.png", " photos")

@@ -135,18 +135,6 @@ def test_the_keyboard_and_names_for_screen_readers_are_enough(server, browser):
         assert looked.wrong == []
 
 
-def test_what_is_no_picture_is_an_alert_and_the_next_one_goes(server, browser, tmp_path):
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no picture")
-    with Looked(browser, server.port) as looked:
-        looked.page.wait_for_selector("#picture:not([hidden])")
-        looked.page.set_input_files("#file", broken)
-        looked.page.wait_for_selector("#error:not([hidden])")
-        assert "not a readable image" in looked.text("[role=alert]")
-        looked.show()
-        assert looked.page.locator("#error").is_hidden()
-
-
 @pytest.mark.parametrize("gesture", ["drop", "paste"])
 def test_a_picture_that_is_dropped_or_pasted_is_answered_as_one_that_is_chosen(server, browser, gesture):
     with Looked(browser, server.port) as looked:

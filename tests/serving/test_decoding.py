@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import math
-import os
-import signal
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.serving.running import PATIENCE, serving
-from tests.serving.test_faults import until
-from tests.serving.test_serve import SAMPLE, as_bytes, binary_request, statistics
+from tests.serving.test_serve import SAMPLE, as_bytes
 from vgg16gpu.pictures.cost import Cost
 from vgg16gpu_serving.front_end import decoding
 from vgg16gpu_serving.front_end.decoding import Decoding
@@ -151,36 +146,3 @@ def test_a11_the_deadline_is_of_the_whole_request() -> None:
         server.process.terminate()
         assert server.process.wait(PATIENCE) == 0
         assert time.monotonic() - began < 8  # and not what is decoded yet
-
-
-@pytest.mark.slow(reason="seconds of decoding; work of who has gone is dropped in make test")
-def test_a11_nobody_works_for_clients_that_hung_up(digits) -> None:
-    """Those that wait for a decoder, and those that wait for the device: their slots are free at once."""
-    message, raw = binary_request(digits[:4], "FP32")
-    with serving("--workers", "1", "--batch", "4", "--queue", "16", "--stall-s", "60", "--deadline-s", "60") as server:
-        for _ in range(16):
-            hang_up(server.port, *request(*[large()] * 4))
-        began = time.monotonic()
-        assert server.infer(*request(SAMPLE.read_bytes())).status == 200
-        assert time.monotonic() - began < 10
-        until(lambda: server.waiting == 0)
-        gone = server.metric('vgg16gpu_requests_total{code="499"}')
-        assert gone >= 1
-        (device,) = server.children("device")
-        os.kill(device, signal.SIGSTOP)
-        for _ in range(4):
-            hang_up(server.port, message, raw)
-        until(lambda: server.metric('vgg16gpu_requests_total{code="499"}') == gone + 4)
-        assert server.waiting == 16  # the device may write there yet
-        os.kill(device, signal.SIGCONT)
-        until(lambda: server.waiting == 0)
-        assert statistics(server)["inference_stats"]["fail"]["count"] >= 3  # one may have been under way
-
-
-def hang_up(port: int, message: dict, raw: bytes) -> None:
-    head = json.dumps(message).encode()
-    lines = [b"POST /v2/models/digits/infer HTTP/1.1", b"Host: localhost"]
-    lines += [b"Inference-Header-Content-Length: %d" % len(head), b"Content-Length: %d" % (len(head) + len(raw))]
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(b"\r\n".join((*lines, b"", head + raw)))
-        time.sleep(0.1)  # it is there

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from tests.serving.running import serving
 from tests.serving.test_faults import until
 from tests.serving.test_serve import SAMPLE, as_bytes, tensor
 from tests.support import selection
@@ -121,49 +117,6 @@ def test_a_picture_is_explained_as_it_is_fitted(server):
 def test_what_cannot_be_explained_gets_400_and_one_line(server, digits, parameters, words):
     reply = asked(server, digits[:1], **parameters)
     assert (reply.status, words in reply.json["error"]) == (400, True), reply.body
-
-
-def test_explanations_have_the_bounds_of_requests(server, digits):
-    assert asked(server, digits[:2], layer="relu1_1").status == 400
-    assert server.ask("POST", PATH, b"{").status == 400
-    assert server.ask("DELETE", PATH).status == 405
-    assert server.ask("POST", PATH, b"{}", Content_Type="text/html").status == 415
-
-
-@pytest.mark.slow(reason="a server of its own; a device process that dies is in make test")
-def test_tokens_the_short_queue_and_a_process_that_dies(digits, tmp_path):
-    tokens = tmp_path / "tokens"
-    tokens.write_text("secret\n")
-    known = {"Authorization": "Bearer secret"}
-    with serving("--workers", "1", "--batch", "1", "--deadline-s", "20", "--token-file", str(tokens)) as server:
-        assert server.ask("GET", PATH).status == asked(server, digits[:1], layer="relu1_1").status == 401
-        assert server.ask("GET", PATH, **known).status == 200
-        page = server.ask("GET", "/")
-        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        assert "default-src 'none'" in page.headers["content-security-policy"]
-
-        def ask() -> int:
-            reply = asked(server, digits[:1], known, is_patient=False, layer="relu1_1")
-            if reply.status == 429:
-                refused.append(reply.headers["retry-after"])
-            return reply.status
-
-        refused: list[str] = []
-        until(lambda: ask() == 200)
-        (stopped,) = server.children("explainer")
-        os.kill(stopped, signal.SIGSTOP)
-        with ThreadPoolExecutor(6) as threads:
-            waiting = [threads.submit(ask) for _ in range(6)]
-            data = digits[:1].reshape(-1).tolist()
-            for _ in range(5):
-                asking = {"inputs": [tensor(digits[:1], "FP32") | {"data": data}]}
-                assert server.infer(asking, **known).status == 200
-            until(lambda: len(refused) >= 3)
-            os.kill(stopped, signal.SIGKILL)
-            assert {each.result() for each in waiting} <= {200, 429, 503}
-        assert set(refused) == {"1"}
-        until(lambda: ask() == 200)  # another one is started
-        assert server.children("explainer") != [stopped]
 
 
 def test_without_the_page_nothing_is_explained():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.softmax_tails import ORDER, TAILS, digits_with
@@ -44,22 +43,6 @@ def explaining():
         each.close()
 
 
-def changed(path, *, softmax=False, channels_last=False):
-    """The digits with more nodes at an end."""
-    model = onnx.load(digits_model())
-    graph = model.graph
-    if softmax:
-        graph.node[-1].output[0] = "scores"
-        graph.node.append(helper.make_node("Softmax", ["scores"], ["output"], axis=1))
-    if channels_last:
-        graph.node[0].input[0] = "first"
-        graph.node.insert(0, helper.make_node("Transpose", ["input"], ["first"], perm=[0, 3, 1, 2]))
-        dims = graph.input[0].type.tensor_type.shape.dim
-        dims[1].dim_value, dims[3].dim_value = 32, 1
-    onnx.save(model, path)
-    return path
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_maps_and_gradients_are_those_of_engines(explaining, device):
     explainer = explaining(device=device)
@@ -82,12 +65,15 @@ def test_engines_are_kept_in_small_numbers(explaining):
     assert_same_bits(explainer.maps(ROW, "relu1_1", 1)[0], first[0])
 
 
-def test_a_softmax_at_the_end_is_left_out(explaining, tmp_path):
-    wanted = explaining().gradient(ROW, 3)
-    probabilities = explaining(changed(tmp_path / "softmax.onnx", softmax=True))
-    assert_same_bits(probabilities.gradient(ROW, 3), wanted)
+@pytest.fixture(scope="module")
+def gradient_of():
+    """gradient_of(digit): of the digits as they are, without a softmax."""
+    explainer = Explainer(CHOICE, DESCRIPTION)
+    yield cache(lambda digit: explainer.gradient(ROW, digit))
+    explainer.close()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("tail", "class_index", "digit", "factor"),
     [
@@ -104,30 +90,19 @@ def test_a_softmax_at_the_end_is_left_out(explaining, tmp_path):
         ("Pad by a class", 4, 3, 1),
     ],
 )
-def test_q2_the_gradient_is_that_of_what_the_softmax_reads(explaining, tmp_path, tail, class_index, digit, factor):
-    wanted = explaining().gradient(ROW, digit) * factor
+def test_q2_the_gradient_is_that_of_what_the_softmax_reads(
+    explaining, gradient_of, tmp_path, tail, class_index, digit, factor
+):
+    wanted = gradient_of(digit) * factor
     path = digits_with(TAILS[tail], tmp_path / "tail.onnx")
     explainer = explaining(path)
     np.testing.assert_allclose(explainer.gradient(ROW, class_index), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
     if tail == "Concat of two softmaxes":  # the first class is of another softmax
-        other = explaining().gradient(ROW, 2)
+        other = gradient_of(2)
         np.testing.assert_allclose(explainer.gradient(ROW, 2), other, rtol=0, atol=1e-5 * np.abs(other).max())
     told = explainable(Model(path), (1, 32, 32))
     assert told.classes >= class_index
     assert told.are_probabilities
-
-
-def test_q2_scores_without_a_softmax_are_no_probabilities():
-    assert not explainable(Model(digits_model()), (1, 32, 32)).are_probabilities
-
-
-def test_channels_may_come_last(explaining, tmp_path):
-    path = changed(tmp_path / "last.onnx", channels_last=True)
-    last, first = explaining(path), explaining()
-    assert_same_bits(last.gradient(ROW, 3), np.moveaxis(first.gradient(ROW, 3), 1, -1))
-    assert_same_bits(last.maps(ROW, "relu1_1", 3)[0], first.maps(ROW, "relu1_1", 3)[0])
-    told = explainable(Model(path), (32, 32, 1))
-    assert (told.layers[-1], told.classes) == (Tensor("pool3", (64, 4, 4)), 10)
 
 
 def test_layers_and_classes_that_are_none(explaining):

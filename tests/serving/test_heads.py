@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.serving.running import serving
 from tests.serving.test_serve import binary_request
 from vgg16gpu_serving.front_end.heads import Heads, check_form
 from vgg16gpu_serving.refused import RefusedError
@@ -153,13 +152,6 @@ def answer(port: int, message: bytes, rest: bytes = b"") -> tuple[bytes, int]:
     return found, taken
 
 
-def test_a_host_that_is_not_ascii_is_told_so(server) -> None:
-    """Granian leaves such a header out."""
-    reply, _ = answer(server.port, "GET /v2 HTTP/1.1\r\nHost: l\u043ecalhost\r\n\r\n".encode())
-    assert reply.startswith(b"HTTP/1.1 400 ")
-    assert b"no Host header that is ASCII; send one" in reply
-
-
 def test_a8_a_body_that_is_refused_is_not_read(server) -> None:
     head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n"
     for length in (b"000000000000000000100000000", b"100000000"):
@@ -180,27 +172,3 @@ def test_a13_long_numbers_in_heads_are_400(server, digits, name) -> None:
     found, _ = answer(server.port, (head + length).encode())
     assert found.startswith(b"HTTP/1.1 400 ")
     assert server.infer(*binary_request(digits[:1], "FP32")).status == 200
-
-
-@pytest.mark.slow(reason="a server of its own; names by themselves are in make test")
-def test_a15_a_server_of_the_loopback_answers_its_own_names_alone(digits) -> None:
-    """DNS rebinding: a page of a stranger has the browser ask this machine under the stranger's name."""
-    message, raw = binary_request(digits[:1], "FP32")
-    with serving("--workers", "1", "--batch", "1", "--host-name", "Inference.example") as server:
-        for host, wanted in (
-            ("evil.example", 421),
-            (f"evil.example:{server.port}", 421),
-            (f"localhost:{server.port}", 200),
-            ("inference.EXAMPLE", 200),
-        ):
-            for method, path in (("GET", "/"), ("GET", "/v2/health/ready"), ("GET", "/v2/models/digits")):
-                assert server.ask(method, path, Host=host).status == wanted, (host, path)
-            reply = server.infer(message, raw, Host=host)
-            assert reply.status == wanted
-        assert b"start it with --host-name to add names" in server.infer(message, raw, Host="evil.example").body
-        for headers, wanted in (
-            ({}, 200),
-            ({"Origin": "https://evil.example"}, 415),
-            ({"Sec_Fetch_Site": "none"}, 415),
-        ):
-            assert server.infer(message, raw, **headers).status == wanted

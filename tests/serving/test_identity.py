@@ -45,14 +45,6 @@ def replaced(path: Path, content: bytes) -> None:
     new.replace(path)
 
 
-def test_a4_a_file_that_nobody_wrote_is_the_same(served) -> None:
-    path, identity = served
-    assert identity.changed() is None
-    path.chmod(0o600)
-    os.link(path, path.with_name("link"))
-    assert identity.changed() is None
-
-
 @pytest.mark.parametrize("content", [OTHER, CONTENT + b"x", b"", CONTENT[:-1]])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a4_another_file_is_told_of(served, content: bytes, in_place: bool) -> None:

@@ -6,17 +6,15 @@ import json
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
-from tests.serving.conftest import BATCH
 from tests.serving.held import require_flat, settled, usage
 from tests.serving.load import Clients
 from tests.serving.running import PATIENCE, require_extra, serving
-from tests.serving.test_serve import batch_of, binary_request, statistics
+from tests.serving.test_serve import batch_of, binary_request
 from tests.support.kernel_harness import assert_same_bits
 
 
@@ -27,31 +25,6 @@ def _extra():
 
 pytestmark = pytest.mark.alone(reason="measures how soon requests are answered under load")
 LONG = pytest.mark.slow(reason="fewer seconds and requests of the same stand for it")
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("clients", "each"), [(8, 10), pytest.param(64, 157, marks=LONG)])
-def test_each_of_many_clients_gets_its_own_answers(server, run_at, digits, clients, each):
-    triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
-    wanted = {batch: run_at(digits, batch) for batch in (1, 2, BATCH)}
-    before = statistics(server)
-
-    def ask(number):
-        with triton.InferenceServerClient(f"127.0.0.1:{server.port}", network_timeout=120) as client:
-            for turn in range(each):
-                row = (number + turn) % len(digits)
-                tensor = triton.InferInput("input", [1, 1, 32, 32], "FP32")
-                tensor.set_data_from_numpy(digits[row : row + 1])
-                result = client.infer("digits", [tensor], request_id=f"{number}-{turn}")
-                told = result.get_response()
-                assert told["id"] == f"{number}-{turn}"
-                assert_same_bits(result.as_numpy("output"), wanted[told["parameters"]["batch_size"]][row : row + 1])
-
-    with ThreadPoolExecutor(clients) as threads:
-        list(threads.map(ask, range(clients)))
-    after = statistics(server)
-    assert after["inference_count"] - before["inference_count"] == clients * each
-    assert after["execution_count"] - before["execution_count"] < 0.5 * clients * each  # batches were formed
 
 
 @pytest.mark.slow(reason="measures time; a full queue is in make test")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.serving.running import require_extra, serving
-from tests.serving.test_serve import BAD, as_bytes
+from tests.serving.test_serve import as_bytes
 
 VALUES = {"too few", "words", "ragged", "huge numbers", "not finite", "too large for a float"}
 VALUES |= {"not base64", "no picture"}
@@ -54,25 +53,3 @@ def test_what_it_describes_is_taken(server, told):
             assert reply.status == 200, reply.body
         reply = server.infer({"inputs": [sent | {"shape": [count["maximum"] + 1, *shape[1:]]}]}, b"")
         assert reply.status == 400
-
-
-def test_what_is_refused_for_its_form_is_not_described(told):
-    """What is refused for the values in its data is beyond a description."""
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    schema = told["components"]["schemas"]["InferRequest"]
-    valid = {name for name, (message, _) in BAD.items() if jsonschema.Draft202012Validator(schema).is_valid(message)}
-    assert valid <= VALUES, valid
-
-
-@pytest.mark.slow(reason="a server of its own; tokens are asked for in test_faults.py")
-def test_tokens_are_told(tmp_path):
-    require_extra()
-    tokens = tmp_path / "tokens"
-    tokens.write_text("secret\n")
-    with serving("--token-file", str(tokens), "--workers", "1", "--batch", "1") as server:
-        found = server.ask("GET", "/v2/openapi.json", Authorization="Bearer secret").json
-        assert found["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-        for path, methods in found["paths"].items():
-            for method, operation in methods.items():
-                status = server.ask(method.upper(), path, b"{}" if method == "post" else None).status
-                assert (status == 401) == ("security" in operation), path

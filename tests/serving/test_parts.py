@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import tracemalloc
@@ -16,8 +15,8 @@ from vgg16gpu_serving.device.batching import Item, Queue
 from vgg16gpu_serving.device.statistics import Statistics, added_up
 from vgg16gpu_serving.protocol import requests
 from vgg16gpu_serving.refused import RefusedError
-from vgg16gpu_serving.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
-from vgg16gpu_serving.wire import Answer, Asked, Kind, Outbox
+from vgg16gpu_serving.slots import SlotPool
+from vgg16gpu_serving.wire import Asked, Kind, Outbox
 
 
 def queue_of(*asked, largest=8):
@@ -37,24 +36,12 @@ def test_a_batch_is_of_one_kind_and_keeps_the_order():
     assert [taken(queue), taken(queue), taken(queue)] == [[0, 2], [1, 3], []]
 
 
-def test_a_request_stays_whole_and_nobody_overtakes_one_that_does_not_fit():
-    queue = queue_of((Kind.FLOATS, 5), (Kind.FLOATS, 4), (Kind.FLOATS, 3), (Kind.FLOATS, 1))
-    assert [taken(queue), taken(queue)] == [[0], [1, 2, 3]]
-
-
 def test_a_batch_is_due_when_it_is_full_or_has_waited():
     assert not queue_of().is_due(99.0, 0.0)
     waiting = queue_of((Kind.FLOATS, 3), (Kind.PIXELS, 8), (Kind.FLOATS, 4))
     assert not waiting.is_due(10.5, 1.0)
     assert waiting.is_due(11.0, 1.0)
     assert queue_of((Kind.FLOATS, 4), (Kind.FLOATS, 4)).is_due(10.0, 1.0)
-
-
-def test_messages_come_back_as_they_were_sent():
-    asked = Asked(Kind.PIXELS, 1 << 40, 1.5, 2.5, (3, 1, 2))
-    assert Asked.unpacked(asked.packed()) == asked
-    answer = Answer(1 << 40, 400, 65535, 0.25, 0.5, "höher")
-    assert Answer.unpacked(answer.packed() + Answer(1).packed()) == [answer, Answer(1)]
 
 
 def test_messages_wait_while_nobody_reads_and_keep_their_order():
@@ -87,22 +74,6 @@ def test_slots_are_leased_once_and_given_back_once():
         pool.give_back(first)
         assert pool.used == 1
     assert sorted(pool.lease(2).slots) == sorted(first.slots)
-
-
-def test_processes_see_the_same_slots():
-    layout = SlotLayout(12, (2, 3))
-    descriptor = slot_memory(layout, 4)
-    ours, theirs = (SlotMemory(descriptor, layout) for _ in range(2))
-    os.close(descriptor)
-    for slot in range(4):
-        ours.input(slot, 12)[:] = slot + 1
-        for number, output in enumerate(ours.outputs(slot)):
-            output[:] = 10 * slot + number
-    for slot in range(4):
-        assert (theirs.input(slot, 12) == slot + 1).all()
-        first, second = theirs.outputs(slot)
-        assert (first == np.full(2, 10 * slot)).all()
-        assert (second == np.full(3, 10 * slot + 1)).all()
 
 
 def test_statistics_of_devices_are_added_up():

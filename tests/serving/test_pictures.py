@@ -50,7 +50,6 @@ from vgg16gpu_serving.slots import (
     SlotPool,
     picture_in,
     put_picture,
-    room_for,
     slot_memory,
 )
 from vgg16gpu_serving.wire import MAX_NBYTES, UNDECODED, Answer, Asked, Kind
@@ -138,8 +137,7 @@ def pixels_in_slots(*pictures: bytes) -> list[Any]:
     return slots
 
 
-@pytest.mark.parametrize("room_nbytes", [100_000, 1 << 22])
-@pytest.mark.parametrize("has_decoder", [False, True])
+@pytest.mark.parametrize(("room_nbytes", "has_decoder"), [(100_000, True), (1 << 22, False)])
 def test_pixels_become_the_images_of_a_batch(model: Path, room_nbytes: int, has_decoder: bool) -> None:
     """With the bits of who fits them by Pillow, whether files are decoded beside or not."""
     right = np.stack([fitted(data, "x", 3, SIDE, SIDE, PREPROCESS) for data in PHOTOS])
@@ -176,8 +174,7 @@ def test_no_pixels_are_overwritten_while_they_are_read(model: Path, seed: int) -
         check_two_under_way(pictures, lane, slots, right)
 
 
-@pytest.mark.parametrize("room_nbytes", [100_000, 1 << 22])
-@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize(("room_nbytes", "count"), [(100_000, 7), (1 << 22, 1)])
 def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes: int) -> None:
     """Whether there is room for all of them at once or not."""
     with built(model) as engine:
@@ -192,15 +189,6 @@ def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes
                 assert_same_bits(lane.joined([lane.receive(sent)]), right)
         assert library.open == 0
         assert {*memory.items()} <= {*engine.device._heap._sizes.items()}
-
-
-def test_one_that_is_refused_costs_its_own_answer(model: Path, library: FakeLibrary) -> None:
-    with built(model) as engine, answering(engine, library) as (files, lane):
-        sent, count, refused = files.send(slots_of(PHOTOS[0], BROKEN, PHOTOS[2]), 4)
-        assert (count, refused) == (3, {1})
-        found = lane.joined([lane.receive(sent)])
-        assert_same_bits(found[[0, 2]], expected(engine, [PHOTOS[0], PHOTOS[2]]))
-        assert_same_bits(found[1], engine.run(np.zeros((1, SIDE, SIDE, 3), np.uint8))[0])
 
 
 def test_nothing_of_a_picture_stays_on_the_device(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,14 +293,6 @@ def test_files_that_parsers_see_differently_are_decoded_by_front_ends(served: Se
         with suppress(RefusedError):  # damaged for the CPU, too
             (picture,) = put(served, [data])
             assert not picture.sampling
-
-
-def test_a_slot_says_what_lies_in_it() -> None:
-    row = np.zeros(64, np.uint8)
-    assert room_for(row, 49) is None
-    put_picture(row, Picture(np.arange(48, dtype=np.uint8), 70_000, 3, 0x22))
-    assert picture_in(row)[1:] == (70_000, 3, 0x22)
-    assert picture_in(row).data.tolist() == list(range(48))
 
 
 class FrontEnd:

@@ -14,9 +14,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tests.serving.test_serve import ONE, as_bytes, binary_request
+from tests.serving.test_serve import ONE, as_bytes
 from vgg16gpu_serving.protocol import requests
-from vgg16gpu_serving.protocol.answers import Request, Wanted, is_quick_answer, respond
+from vgg16gpu_serving.protocol.answers import Request, Wanted, respond
 from vgg16gpu_serving.refused import RefusedError
 from vgg16gpu_serving.served import Description, Tensor
 
@@ -31,7 +31,6 @@ DESCRIPTION = Description(
 )
 LONG = 10**4299  # of 4,300 digits: one more, and Python writes and reads it no more
 INPUT = {"name": "input", "datatype": "BYTES", "shape": [2]}
-PATH = "/v2/models/digits"
 
 
 def refused(message: object, raw: bytes | None = None) -> RefusedError:
@@ -204,22 +203,10 @@ def test_q12_nothing_is_taken_for_something_else(case) -> None:
     assert (error.status, words in str(error)) == (status, True), str(error)
 
 
-def test_q12_data_come_from_one_place() -> None:
-    message, raw = binary_request(np.zeros((1, 1, 32, 32), np.float32), "FP32")
-    message["inputs"][0]["data"] = [0.0] * 1024
-    assert "both" in str(refused(message, raw))
-
-
 @pytest.mark.parametrize("outputs", [None, []])
 def test_outputs_that_are_left_out_are_all(outputs) -> None:
     found = requests.parse(json.dumps({"inputs": [ONE], "outputs": outputs}).encode(), None, DESCRIPTION)
     assert [(wanted.index, wanted.is_binary) for wanted in found.wanted] == [(0, False), (1, False)]
-
-
-@pytest.mark.parametrize(("size", "is_quick"), [(100, True), (40_000, False), (3_000_000, False)])
-def test_what_takes_long_is_read_beside_the_loop(size, is_quick) -> None:
-    assert requests.is_quick(bytes(size), None) == is_quick
-    assert requests.is_quick(bytes(size + 10), 10) == (size < 1 << 20)
 
 
 def request_of(*wanted: Wanted, images: int = 1) -> Request:
@@ -251,17 +238,6 @@ def test_answers_are_written_in_pieces_as_at_once() -> None:
         respond("m", request, description, outputs, (), {})
 
 
-def test_which_answers_are_written_beside_the_loop() -> None:
-    assert is_quick_answer(request_of(Wanted(0, False, 0), images=4), DESCRIPTION)
-    large = Description(Tensor("x", (1,)), (1,), None, False, (Tensor("y", (1 << 19,)),), (8,), "cpu")
-    assert is_quick_answer(request_of(Wanted(0, True, 0)), large) is False
-    assert is_quick_answer(request_of(Wanted(0, True, 3)), large) is False
-    thousand = Description(Tensor("x", (1,)), (1,), None, False, (Tensor("y", (1000,)),), (64,), "cpu")
-    assert is_quick_answer(request_of(Wanted(0, True, 0), images=64), thousand)
-    assert not is_quick_answer(request_of(Wanted(0, False, 0), images=64), thousand)
-    assert not is_quick_answer(request_of(Wanted(0, True, 1000), images=64), thousand)
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
@@ -284,13 +260,6 @@ def test_which_answers_are_written_beside_the_loop() -> None:
 def test_q12_what_is_not_here_has_the_status_of_triton(server, method, path, status, words) -> None:
     reply = server.ask(method, path, b"{}" if method == "POST" else None)
     assert (reply.status, words in reply.json["error"]) == (status, True), reply.body
-
-
-def test_q12_no_region_is_registered(server) -> None:
-    for kind in ("systemsharedmemory", "cudasharedmemory"):
-        reply = server.ask("GET", f"/v2/{kind}/status")
-        assert (reply.status, reply.json) == (200, [])
-        assert server.ask("POST", f"/v2/{kind}/status").status == 405
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 2, 3, 196_605, 196_606, 196_607, 196_608, 196_609, 400_000])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import numpy as np
 import pytest
 
 from tests.serving.conftest import BATCH
 from tests.serving.running import stopped
-from tests.serving.test_serve import SAMPLE
 from tests.support.kernel_harness import assert_same_bits
 
 
@@ -30,12 +26,6 @@ def client(triton, server):
 def asked(triton, rows, *, binary=True):
     tensor = triton.InferInput("input", list(rows.shape), "FP32")
     tensor.set_data_from_numpy(rows, binary_data=binary)
-    return [tensor]
-
-
-def picture(triton):
-    tensor = triton.InferInput("input", [1], "BYTES")
-    tensor.set_data_from_numpy(np.array([SAMPLE.read_bytes()], dtype=np.object_))
     return [tensor]
 
 
@@ -105,61 +95,3 @@ def test_requests_under_way_at_once_get_their_own_answers(triton, client, server
         while server.waiting < sum(map(len, parts)):
             gevent.sleep(0.01)
     require_own([each.get_result() for each in requests], parts, run_at)
-
-
-@pytest.fixture
-def aio(server):
-    """A function that gives what another one makes of a client for asyncio."""
-    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install aiohttp")
-    module = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed")
-
-    async def asking(ask):
-        async with module.InferenceServerClient(f"127.0.0.1:{server.port}") as found:
-            return await ask(found)
-
-    return lambda ask: asyncio.run(asking(ask))
-
-
-def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, server, run_at, parts):
-    (device,) = server.children("device")
-
-    async def ask(client):
-        with stopped(device):
-            requests = [
-                asyncio.create_task(client.infer("digits", asked(triton, rows), request_id=str(number)))
-                for number, rows in enumerate(parts)
-            ]
-            while server.waiting < sum(map(len, parts)):
-                await asyncio.sleep(0.01)
-        return await asyncio.gather(*requests)
-
-    require_own(aio(ask), parts, run_at)
-
-
-def test_q12_what_the_server_lacks_is_its_exceptions_with_tritons_status(triton, client, digits):
-    """404 NOT_FOUND, 501 UNSUPPORTED, as Triton's HTTP server answers without these."""
-    assert client.get_system_shared_memory_status() == []
-    assert client.get_cuda_shared_memory_status() == []
-    for call, status in (
-        (lambda: client.register_system_shared_memory("mine", "/mine", 4096), 501),
-        (lambda: client.unregister_system_shared_memory("mine"), 501),
-        (lambda: client.load_model("digits"), 501),
-        (client.get_trace_settings, 501),
-        (client.get_log_settings, 501),
-        (lambda: client.get_model_metadata("digits", "2"), 404),
-        (lambda: client.infer("digits", asked(triton, digits[:1]), model_version="2"), 404),
-    ):
-        with pytest.raises(triton.InferenceServerException) as refused:
-            call()
-        assert refused.value.status() == str(status)
-        assert "\n" not in refused.value.message()
-    shared = triton.InferInput("input", [1, 1, 32, 32], "FP32")
-    shared.set_shared_memory("mine", 4096)
-    output = triton.InferRequestedOutput("output")
-    output.set_shared_memory("mine", 40)
-    for inputs, outputs in (([shared], None), (asked(triton, digits[:1]), [output])):
-        with pytest.raises(
-            triton.InferenceServerException, match="shared_memory_region 'mine' is not registered"
-        ) as refused:
-            client.infer("digits", inputs, outputs=outputs)
-        assert refused.value.status() == "404"

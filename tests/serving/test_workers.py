@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import threading
 import time
-import weakref
 
 import pytest
 
@@ -105,17 +103,3 @@ def test_a_result_that_comes_with_the_cancellation_is_told_of() -> None:
         await until(told)
 
     asyncio.run(give_up())
-
-
-def test_nothing_is_kept_of_a_call() -> None:
-    class Picture:
-        pass
-
-    async def ask() -> weakref.ref[Picture]:
-        workers, picture = Workers(1, "test"), Picture()
-        await workers.run(lambda: id(picture), CancelToken(ALWAYS))
-        return weakref.ref(picture)
-
-    found = asyncio.run(ask())
-    gc.collect()
-    assert found() is None

@@ -16,8 +16,7 @@ import pytest
 
 from vgg16gpu.cluster import cards
 from vgg16gpu.cluster.cards import child, process
-from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.errors import KernelError
 from vgg16gpu.runtime.frames import Frames
 
 VARIABLE: Final = "VGG16GPU_TESTED_FAULT"
@@ -43,13 +42,7 @@ def main() -> None:
     """The process of a card with the fault of the environment."""
     kind, after, everywhere, mark = os.environ[VARIABLE].split(":", 3)
     fault = _Fault(kind, int(after), Path(mark), everywhere=everywhere == "1")
-    if kind == "build":
-        _break_build(fault)
-    else:
-        if kind.startswith("codec"):
-            _decode_on_cpu()
-        if kind != "codec":
-            _break_frames(fault)
+    _break_frames(fault)
     child.main()
 
 
@@ -75,17 +68,6 @@ class _Fault:
             time.sleep(_SLOW)
 
 
-def _break_build(fault: _Fault) -> None:
-    init = Engine.__init__
-
-    def faulty(self: Engine, *arguments: Any, **options: Any) -> None:
-        if fault.is_here():
-            raise DeviceError("not enough memory")
-        init(self, *arguments, **options)
-
-    setattr(Engine, "__init__", faulty)  # noqa: B010 - mypy takes no assignment to it
-
-
 def _break_frames(fault: _Fault) -> None:
     receive = Frames.receive
     received: list[int] = []
@@ -103,27 +85,11 @@ def _break_frames(fault: _Fault) -> None:
 
 
 def _fail(kind: str, frames: Frames) -> None:
-    if kind in ("error", "codec and error"):
+    if kind == "error":
         raise KernelError("an illegal address was met")
     if kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "aborted":
-        os.abort()
-    if kind == "ended":
-        os._exit(3)
-    if kind == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
     if kind == "stray":
         from tests.support.stray_write import break_card
 
         break_card(frames._device)
-
-
-def _decode_on_cpu() -> None:
-    """The CPU's device decodes, by a stand-in for nvJPEG."""
-    from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary
-    from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
-    from vgg16gpu.runtime.answers import codec_choice
-
-    given: Any = (FakeLibrary(), FakeForeign())
-    setattr(codec_choice, "open_codec", lambda _: NvJpeg(*given))  # noqa: B010 - as above

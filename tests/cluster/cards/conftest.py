@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import faulty_card
 
-Plant = Callable[..., None]
+from . import card_threads
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
-    """See `faulty_card.plant`."""
-    return lambda kind, after, **options: faulty_card.plant(monkeypatch, kind, after, tmp_path / "fault", **options)
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[card_threads.CardThread]:
+    """Let cards be threads of this process; those that are started."""
+    return card_threads.start(monkeypatch)
 
 
 def descriptors() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.later import later
 from tests.support.narrow_vgg import images
 from tests.support.ray_here import ROOT
 from vgg16gpu import EnginePool
 from vgg16gpu.cluster import pool as pool_module
 from vgg16gpu.cluster.cards import have_processes, process
-from vgg16gpu.cluster.cards.engine import CardEngine
 from vgg16gpu.cluster.cards.messages import Failed
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.runtime.outputs import OutOfRangeError
 
-from .conftest import Plant, descriptors
+from . import card_threads
+from .card_threads import CardThread
+from .conftest import descriptors
 
 _SCRIPT = """
 import numpy as np
@@ -39,10 +38,6 @@ print(*[engine.process.pid for engine in pool.engines], flush=True)
 print(pool.run(np.zeros((3, 3, 48, 48), np.float32)).shape, flush=True)
 {end}
 """
-
-
-def pids(pool: EnginePool) -> list[int]:
-    return [engine.process.pid for engine in pool.engines if isinstance(engine, CardEngine)]
 
 
 def is_there(pid: int) -> bool:
@@ -64,12 +59,6 @@ def started(model: Path, end: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "PATIENCE", 1.0)
-    monkeypatch.setattr(pool_module, "PATIENCE", 1.0)
-
-
 def test_several_cards_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert have_processes(["cuda:0", "cuda:1"])
@@ -79,49 +68,48 @@ def test_several_cards_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize(
-    "state",
-    [
-        signal.SIGSTOP,
-        *later("one that stands still ends hardest", None, signal.SIGKILL, signal.SIGTERM),
-    ],
-)
-def test_a_pool_is_closed_in_any_state_of_its_processes(model: Path, state: signal.Signals | None) -> None:
+def test_a_pool_is_closed_where_a_process_stands_still(
+    model: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "PATIENCE", 0.1)
     pool = EnginePool(model, devices="cpu:2", batch=2)
-    for pid in pids(pool)[: 1 if state else 0]:
-        assert state is not None
-        os.kill(pid, state)
-    left = pids(pool)
+    threads[0].stands_still = True
     pool.close()
     pool.close()
-    assert not any(map(is_there, left))
+    assert threads[0].is_killed
     with pytest.raises(InputError, match="the pool is closed"):
         pool.run(images(1))
 
 
-@pytest.mark.slow(reason="a pool with a stopped process is closed in make test")
 @pytest.mark.usefixtures("nothing_left")
-def test_a_pool_is_closed_under_a_batch_that_never_ends(model: Path, plant: Plant) -> None:
-    plant("stopped", 1)
+def test_a_pool_is_closed_under_a_batch_that_never_ends(
+    model: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stand_still() -> None:
+        while not threads[0].is_killed:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(pool_module, "PATIENCE", 0.1)
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            pool.run(images(40))
+        except Exception as error:
+            failures.append(error)
+
     with EnginePool(model, devices="cpu:2", batch=2) as pool:
-        failures: list[Exception] = []
-
-        def run() -> None:
-            try:
-                pool.run(images(40))
-            except Exception as error:
-                failures.append(error)
-
+        card_threads.plant(monkeypatch, threads[0], 1, stand_still)
         thread = threading.Thread(target=run)
         thread.start()
-        time.sleep(2)
-        started = time.monotonic()
+        time.sleep(0.2)
         pool.close()
-        assert time.monotonic() - started < 10
         thread.join()
+    assert threads[0].is_killed
+    assert len(failures) == 1
 
 
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_left", "threads")
 def test_a_pool_that_is_left_while_it_builds(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: process.Channel) -> None:
         raise KeyboardInterrupt
@@ -140,8 +128,7 @@ def test_where_no_process_can_be_started(model: Path, monkeypatch: pytest.Monkey
         EnginePool(model, devices="cpu:2")
 
 
-@pytest.mark.slow(reason="a process that is killed costs the same")
-@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.usefixtures("nothing_left", "threads")
 def test_a_message_that_cannot_be_read_costs_its_process_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where this process has no number left for a descriptor."""
     receive, failed = process.recv_handle, []
@@ -160,16 +147,6 @@ def test_a_message_that_cannot_be_read_costs_its_process_alone(model: Path, monk
         assert problem == "process of cpu is not understood, and ended: received 0 items of ancdata"
 
 
-def test_processes_go_with_the_one_that_started_them(model: Path) -> None:
-    with started(model, "import time; time.sleep(60)") as parent:
-        assert parent.stdout is not None
-        children = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(children) == 2
-        assert all(map(is_there, children))
-        parent.kill()
-    assert soon(lambda: not any(map(is_there, children)))
-
-
 def test_a_script_needs_no_guard_and_no_close(model: Path) -> None:
     with started(model, "") as parent:
         told, _ = parent.communicate(timeout=60)
@@ -179,10 +156,10 @@ def test_a_script_needs_no_guard_and_no_close(model: Path) -> None:
     assert soon(lambda: not any(is_there(int(pid)) for pid in children.split()))
 
 
-@pytest.mark.slow(reason="20 pools")
+@pytest.mark.usefixtures("threads")
 def test_nothing_grows_from_pool_to_pool(model: Path) -> None:
     open_ones = []
-    for _ in range(20):
+    for _ in range(4):
         with EnginePool(model, devices="cpu:2", batch=2) as pool:
             pool.run(images(5))
         open_ones.append(descriptors())

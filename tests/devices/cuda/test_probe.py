@@ -1,7 +1,6 @@
 """probe.py against a driver and compilers made here: a library compiled from C, scripts that talk like nvcc."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,11 @@ from vgg16gpu.devices.cuda.probe import Driver, Gpu, Toolkit
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)
 
 DRIVER_SOURCE = r"""
+#include <stdlib.h>
 #include <string.h>
 typedef int CUdevice;
 int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
-int cuInit(unsigned flags) { return INIT; }
+int cuInit(unsigned flags) { const char *code = getenv("INIT"); return code ? atoi(code) : 0; }
 int cuGetErrorString(int code, const char **text) { *text = "unknown error"; return 0; }
 int cuDeviceGetCount(int *count) { *count = 2; return 0; }
 int cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal + 40; return 0; }
@@ -33,12 +33,13 @@ int cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
 """
 
 
-def make_driver(folder, init=0, source=DRIVER_SOURCE):
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
     """Compile a library that answers like the driver; its path."""
-    path = folder / "libcuda.so.1"
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     subprocess.run(
-        ["g++", "-shared", "-fPIC", f"-DINIT={init}", "-x", "c++", "-", "-o", str(path)],
-        input='#include <stddef.h>\nextern "C" {' + source + "}",
+        ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)],
+        input='#include <stddef.h>\nextern "C" {' + DRIVER_SOURCE + "}",
         text=True,
         check=True,
     )
@@ -53,8 +54,7 @@ def run_probe(library):
     return eval(done.stdout, {**vars(cuda_probe), "PosixPath": Path})
 
 
-def test_driver_version_and_cards(tmp_path):
-    library = make_driver(tmp_path)
+def test_driver_version_and_cards(library):
     driver = run_probe(library)
     assert driver == Driver(
         (12, 8), library, (Gpu("Card A", (8, 0), 1 << 33), Gpu("Card B", (9, 1), 2 << 33)), problem=""
@@ -63,19 +63,16 @@ def test_driver_version_and_cards(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "problem"), [(100, "the driver sees no GPU"), (999, "unknown error (error 999)")])
-def test_driver_without_cards_keeps_its_version(tmp_path, code, problem):
-    driver = run_probe(make_driver(tmp_path, code))
+def test_driver_without_cards_keeps_its_version(library, monkeypatch, code, problem):
+    monkeypatch.setenv("INIT", str(code))
+    driver = run_probe(library)
     assert driver.version == (12, 8)
     assert driver.gpus == ()
     assert problem in driver.problem
 
 
-def test_no_driver(tmp_path):
-    assert cuda_probe.probe_driver(str(tmp_path / "libcuda.so.1")) is None
-
-
-def test_another_library_is_not_a_driver(tmp_path):
-    assert run_probe(make_driver(tmp_path, source="int other(void) { return 0; }")) is None
+def test_another_library_is_not_a_driver():
+    assert cuda_probe.probe_driver("libc.so.6") is None
 
 
 # Toolkits
@@ -126,11 +123,6 @@ def test_toolkits_in_the_order_in_which_they_are_taken(tmp_path):
     assert found[2].origin == "Python packages"
 
 
-def test_one_toolkit_is_listed_once(tmp_path):
-    make_toolkit(tmp_path / "home")
-    assert len(find(tmp_path, CUDA_HOME=tmp_path / "home", CUDA_ROOT=tmp_path / "home")) == 1
-
-
 def test_an_nvcc_that_is_a_script_leads_to_its_toolkit(tmp_path):
     make_toolkit(tmp_path / "real")
     wrapper = tmp_path / "bin" / "nvcc"
@@ -171,13 +163,6 @@ def toolkit_in(tmp_path, **options):
     return toolkit
 
 
-def test_a_fitting_toolkit_has_nothing_against_it(tmp_path):
-    toolkit = toolkit_in(tmp_path)
-    assert cuda_probe.objection(toolkit, driver(), linked=True) == ""
-    assert cuda_probe.objection(toolkit, driver((13, 2)), linked=True) == ""
-    assert cuda_probe.compile_problem(toolkit) == ""
-
-
 @pytest.mark.parametrize(
     ("options", "version", "reason"),
     [
@@ -201,14 +186,6 @@ def test_kernels_may_be_of_a_newer_minor_version(tmp_path):
 def test_an_nvcc_without_its_other_parts(tmp_path):
     toolkit = toolkit_in(tmp_path, fails="sh: cicc: not found")
     assert cuda_probe.compile_problem(toolkit) == "its nvcc fails: sh: cicc: not found"
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_the_real_nvcc_on_path():
-    first = next(toolkit for toolkit in cuda_probe.find_toolkits() if (toolkit.include / "cuda.h").is_file())
-    assert cuda_probe.compile_problem(first) == ""
-    assert "sm_90" in first.archs
-    assert first.version >= (11, 8)
 
 
 def test_choose_names_what_it_passes_over():
@@ -243,20 +220,6 @@ def test_bindings_that_load(tmp_path, monkeypatch):
     state = probe_with(tmp_path, monkeypatch)
     assert str(state) == "PyCUDA 2026.1 for CUDA 13.0 and cuda-bindings 13.0.3"
     assert state.problem == ""
-
-
-def test_each_package_has_its_own_problem(tmp_path, monkeypatch):
-    make_python(tmp_path, "raise ImportError('undefined symbol: cuNew_v9')", "__version__ = '13.0.3'")
-    state = probe_with(tmp_path, monkeypatch)
-    assert state.pycuda == ""
-    assert state.problem == state.pycuda_problem == "ImportError: undefined symbol: cuNew_v9"
-    assert state.cuda_bindings == "13.0.3"
-
-
-def test_what_pycuda_depends_on_is_loaded_too(tmp_path, monkeypatch):
-    make_python(tmp_path, "def get_version(): return 13, 0, 0", "__version__ = '13.0.3'")
-    (tmp_path / "pycuda" / "compiler.py").write_text("import pytools_that_is_missing")
-    assert probe_with(tmp_path, monkeypatch).problem.startswith("ModuleNotFoundError: No module named 'pytools_that")
 
 
 def test_a_package_that_crashes(tmp_path, monkeypatch):

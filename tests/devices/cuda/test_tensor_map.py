@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,9 @@ import pytest
 from tests.support.cpu_kernels import fixture_kernel
 from tests.support.kernel_harness import Bench, seeded
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launches import Dim3, Scalar, Step, TensorMap
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.values import Element, Pointer
 
 POISON = 0xFF
 N, H, W = 2, 5, 7
@@ -106,48 +104,6 @@ def test_a_box_goes_through_shared_memory(
     np.testing.assert_array_equal(bench.get(seen, (expected.nbytes,), np.uint8), swizzled(rows))
     moved = pasted(expected, x.shape, place)
     np.testing.assert_array_equal(bench.get(out, x.shape, kind).view(np.uint8), moved.view(np.uint8))
-
-
-class Names:
-    """Enumerations whose members are their own names, and integer types."""
-
-    def __getattr__(self, name: str) -> Any:
-        return int if name.startswith("cuuint") else name
-
-
-class Driver(Names):
-    """cuda-bindings, as far as `encode` goes: it notes what it is asked for."""
-
-    CUtensorMapDataType = CUtensorMapSwizzle = CUtensorMapInterleave = Names()
-    CUtensorMapL2promotion = CUtensorMapFloatOOBfill = Names()
-    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
-
-    def __init__(self, error: int = 0) -> None:
-        self.error = error
-        self.asked: tuple[Any, ...] = ()
-
-    def cuTensorMapEncodeTiled(self, *asked: Any) -> tuple[int, Any]:  # noqa: N802
-        self.asked = asked
-        return self.error, SimpleNamespace(opaque=range(16))
-
-
-WIDE = tensor(Pointer(Arena.ACTIVATIONS, 0), Element.F32, 64, (64, 2, 2, 1))
-
-
-def test_wide_rows_are_not_swizzled_and_what_lies_outside_is_zero() -> None:
-    driver = Driver()
-    encode(driver, "conv1", WIDE, 0x1000)
-    assert "CU_TENSOR_MAP_SWIZZLE_NONE" in driver.asked
-    assert "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE" in driver.asked
-
-
-def test_words_become_bytes_with_the_lowest_first() -> None:
-    assert encode(Driver(), "conv1", WIDE, 0) == bytes(i // 8 if i % 8 == 0 else 0 for i in range(128))
-
-
-def test_a_refusal_names_the_step_and_the_box() -> None:
-    with pytest.raises(KernelError, match=r"conv1: no tensor map of \(64, 7, 5, 2\) in boxes of \(64, 2, 2, 1\): 1"):
-        encode(Driver(error=1), "conv1", WIDE, 0)
 
 
 @pytest.mark.gpu

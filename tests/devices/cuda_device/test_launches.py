@@ -19,21 +19,6 @@ pytestmark = pytest.mark.gpu
 # Kernels
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 7])
-def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
-    results = []
-    for device in (gpu, plain_gpu):
-        device.build([kernel])
-        address = device.allocate(8192)
-        launch = device.bind(chain(kernel, length), {Arena.ACTIVATIONS: address})
-        before = device.counters.launches
-        results += [run_chain(device, launch, address, numbers(), length) for _ in range(3)]
-        assert device.counters.launches - before == 3 * length
-        device.free(address)
-    for result in results:
-        np.testing.assert_array_equal(result, chained(numbers(), length))
-
-
 @pytest.mark.parametrize("programmatic", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 2, 7])
 @pytest.mark.parametrize("end", [8, 16], ids=["out by the copy engine", "out by a kernel"])
@@ -110,19 +95,6 @@ def test_a_round_trip_needs_pinned_memory(gpu):
             gpu.round_trip(upload, launch, download)
 
 
-def test_a_round_trip_of_anything_that_can_be_called(gpu):
-    """What wraps a launch, to watch it say, is called in every run."""
-    address, calls = gpu.allocate(16), []
-    buffers = gpu.pinned(16), gpu.pinned(16)
-    run = gpu.round_trip(Transfer(buffers[0], address), lambda: calls.append(1), Transfer(buffers[1], address))
-    for value in (1, 2):
-        buffers[0].fill(value)
-        run()
-        assert (buffers[1] == value).all()
-    assert calls == [1, 1]
-    gpu.free(address)
-
-
 def test_graphs_are_used_where_the_bindings_are(gpu):
     pytest.importorskip("cuda.bindings.driver")
     assert gpu.uses_graphs
@@ -145,14 +117,6 @@ def test_dynamic_shared_memory_beyond_the_default(gpu, source):
     gpu.free(address)
 
 
-def test_resources(gpu, kernel):
-    gpu.build([kernel])
-    resources = gpu.resources(kernel)
-    assert resources.registers > 0
-    assert resources.shared_nbytes == 0
-    assert resources.local_nbytes == 0
-
-
 def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
     pytest.importorskip("cuda.bindings.driver")
     gpu.build([kernel])
@@ -165,13 +129,6 @@ def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
             gpu.bind([Step(kernel, good.grid, good.block, arguments, label="axpb")], {Arena.ACTIVATIONS: 0})
 
 
-def test_a_block_too_large_is_refused(gpu, kernel):
-    gpu.build([kernel])
-    good = axpb(kernel, 0, 4096)
-    with pytest.raises(KernelError, match="a block of 2048 threads"):
-        gpu.bind([Step(kernel, good.grid, Dim3(1024, 2), good.arguments)], {Arena.ACTIVATIONS: 0})
-
-
 def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kernel):
     gpu.build([kernel])
     address = gpu.allocate(8192)
@@ -182,13 +139,6 @@ def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kerne
     launch = gpu.bind([good], {Arena.ACTIVATIONS: address})
     np.testing.assert_array_equal(run_chain(gpu, launch, address, numbers(), 1), chained(numbers(), 1))
     gpu.free(address)
-
-
-def test_a_kernel_that_is_not_built(gpu, source):
-    kernel = Kernel(source, "axpb_f32", (("BLOCK", 77),))
-    for use in (lambda: gpu.resources(kernel), lambda: gpu.bind([axpb(kernel, 0, 0)], {Arena.ACTIVATIONS: 0})):
-        with pytest.raises(KernelError, match=r"axpb_f32<77> .*not built"):
-            use()
 
 
 def test_a_kernel_that_is_not_there(gpu, source):

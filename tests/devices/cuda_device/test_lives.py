@@ -184,24 +184,6 @@ def test_the_context_is_released(source):
     assert complaints == ""
 
 
-def test_a_forgotten_device_ends_quietly(source):
-    said, complaints = run_alone(
-        """
-        device = CudaDevice()
-        launch = bound(device, "fault_f32")
-        device.allocate(1 << 20)
-        buffer = device.pinned(1 << 20)
-        thread = threading.Thread(target=lambda: globals().update(other=CudaDevice()))
-        thread.start()
-        thread.join()
-        print("end")
-        """,
-        source,
-    )
-    assert said == ["end"]
-    assert complaints == ""
-
-
 def test_a_device_that_is_dropped_gives_its_memory_back(source):
     said, complaints = run_alone(
         """

@@ -17,12 +17,6 @@ from vgg16gpu.io.foreign.documents import DEEPEST, parse_json, read_json
 from vgg16gpu.io.foreign.lines import decode_text, read_bytes, read_text
 from vgg16gpu.io.foreign.numbers import digits_value, real_value, whole_number, whole_value
 
-
-@pytest.mark.parametrize(("text", "value"), [("0", 0), ("7", 7), ("100", 100)])
-def test_numbers(text: str, value: int) -> None:
-    assert whole_number(text, "it", 0, 100) == value
-
-
 HOSTILE_NUMBERS = [
     "",
     " 1",

@@ -49,13 +49,6 @@ def test_whatever_it_is_called_a_file_is_itself(tmp_path: Path) -> None:
     refuse_read_files([("--output", path)], [("an input", "a\0b"), ("an input", "-"), ("an input", tmp_path / "none")])
 
 
-def test_nothing_is_looked_at_for_an_output_that_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[object] = []
-    monkeypatch.setattr(outputs, "file_of", looked.append)
-    refuse_read_files([("--output", tmp_path / "new")], (("an input", str(i)) for i in range(100_000)))
-    assert looked == [tmp_path / "new"]
-
-
 def test_names_that_nobody_else_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two containers count their processes from 1 each."""
     monkeypatch.setattr(os, "getpid", lambda: 1)

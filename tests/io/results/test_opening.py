@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.io.results.runs import EVERY_KIND, WITH_RESUME, answers_of, columns_of, record_of, run, write
+from tests.io.results.runs import EVERY_KIND, LABELS, WITH_RESUME, answers_of, columns_of, record_of, run, write
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.results import (
     KINDS,
@@ -16,7 +16,6 @@ from vgg16gpu.io.results import (
     holds_all_outputs,
     list_digest,
     open_results,
-    read_scores,
     record_path,
 )
 
@@ -41,7 +40,7 @@ def test_some_kinds_cannot_be_resumed(tmp_path, kind):
     assert check_output(tmp_path / "a.csv", resume=True) == "csv"
 
 
-def test_standard_output(capfdbinary):
+def test_standard_output(capfdbinary, tmp_path):
     assert check_output(Path("-")) == "csv"
     assert check_output(Path("-"), form="jsonl") == "jsonl"
     for options in ({"form": "npy"}, {"resume": True}):
@@ -49,8 +48,9 @@ def test_standard_output(capfdbinary):
             check_output(Path("-"), **options)
     with pytest.raises(InputError, match="is for --output -"):
         check_output(Path("a.csv"), form="csv")
-    run(Path("-"), 3)
-    assert capfdbinary.readouterr().out.startswith(b"input,error,class_1")
+    run(Path("-"), 30)
+    run(tmp_path / "a.csv", 30)
+    assert capfdbinary.readouterr().out == (tmp_path / "a.csv").read_bytes()
 
 
 def test_no_standard_output(monkeypatch):
@@ -127,19 +127,14 @@ def test_answers_of_another_form_are_refused(tmp_path, other):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
-def test_an_error_hides_what_was_computed(tmp_path, kind):
-    """A row with an error has no scores, also where the network gave some."""
-    block = answers_of(0, 2)
-    block = replace(block, errors=["", "scores are infinite"])
-    assert np.isfinite(block.scores).all()
-    with open_results(tmp_path / f"a.{kind}", columns_of(), record_of()) as results:
-        results.write(block)
-        results.finish()
-    scores = read_scores(tmp_path / f"a.{kind}")[1]
-    np.testing.assert_array_equal(scores[0], block.scores[0])
-    assert np.isnan(scores[1]).all()
-    assert np.isfinite(block.scores).all()
+def test_columns_that_do_not_go_together():
+    for options, reason in (
+        ({"top": 6}, "6 ranks of scores of shape"),
+        ({"top": 1, "shape": (2, 3)}, "1 ranks of scores of shape"),
+        ({"labels": LABELS[:3]}, "3 labels for 5 classes"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            columns_of(**options)
 
 
 def test_the_digest_of_a_list_is_of_its_names_and_their_order():

@@ -91,7 +91,7 @@ def test_torn_at_every_byte_of_the_last_batches(path, partial):
         killed_at(path, stop)
         ends.append(partial.stat().st_size)
     stream = partial.read_bytes()
-    for size in [*range(0, ends[0], 301), *range(ends[0], len(stream), 37), *ends]:
+    for size in [*range(0, ends[0], 601), *range(ends[0], len(stream), 97), *ends]:
         partial.write_bytes(stream[:size])
         rows = 5 * sum(end <= size for end in ends)
         assert run(path, ROWS, resume=True) == rows, size
@@ -112,6 +112,13 @@ def test_an_interrupted_file_goes_on_from_its_stream(path, partial):
     assert run(path, ROWS, resume=True) == 10
     assert len(pq.read_table(path)) == ROWS
     assert not partial.exists()
+
+
+def test_more_inputs_than_a_whole_file_has_are_refused_when_they_come(path):
+    record = record_of(ROWS, inputs=None, list=None)
+    run(path, 10, record=record)
+    with pytest.raises(InputError, match="has 10 rows, and"):
+        run(path, ROWS, record=record, resume=True)
 
 
 def test_a_file_without_its_record_tells_by_itself(path):

@@ -23,13 +23,6 @@ def test_every_kind_comes_back(tmp_path, kind, shape):
         assert names == [storable(name) if kind == "parquet" else name for name in names_of(40)]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_ranks_alone_are_not_enough(tmp_path, kind):
-    run(tmp_path / f"a.{kind}", 9, columns_of(scores=False))
-    with pytest.raises(InputError, match=rf"a\.{kind}' has no column of all scores; write it with --scores"):
-        read_scores(tmp_path / f"a.{kind}")
-
-
 @pytest.mark.parametrize("kind", EVERY_KIND)
 @pytest.mark.parametrize("content", [b"", b"rubbish\n", b"\xff\x00\n", b'{"input": 1}\n', b"[1]\n", b'"\n'])
 def test_other_files_are_refused(tmp_path, kind, content):
@@ -39,14 +32,6 @@ def test_other_files_are_refused(tmp_path, kind, content):
     with pytest.raises(InputError, match=rf"a\.{kind}'") as caught:
         read_scores(tmp_path / f"a.{kind}")
     assert "\n" not in str(caught.value)
-
-
-def test_places_without_a_file(tmp_path):
-    for kind in EVERY_KIND:
-        with pytest.raises(InputError, match=r"cannot be read: No such file|cannot be read: .*No such file"):
-            read_scores(tmp_path / f"a.{kind}")
-    with pytest.raises(InputError, match=r"ending '\.png'; scores are in \.csv"):
-        read_scores(tmp_path / "a.png")
 
 
 def test_rows_of_different_lengths_are_refused(tmp_path):

@@ -83,16 +83,6 @@ def test_a_form_knows_its_own_rows_and_no_others(form, top, scores):
         assert mine.head(row[:-1] + b",1\n") is None
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_beginning_of_a_row_may_be_torn_and_is_no_row(form):
-    mine = FORMS[form](columns_of())
-    for row in mine.rows(answers_of(0, 20)):
-        for length in range(1, len(row)):
-            torn = row[:length]
-            assert mine.may_be_torn(torn), torn
-            assert not (torn.endswith(b"\n") and mine.is_row(torn)), torn
-
-
 def test_numbers_come_back_with_the_same_bits():
     bits = np.random.default_rng(1).integers(0, 1 << 32, 20000, np.uint32)
     edges = np.array([0, 0x80000000, 1, 0x007FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000], np.uint32)
@@ -104,10 +94,3 @@ def test_numbers_come_back_with_the_same_bits():
         ",".join(texts[: len(texts) // 2]),
         ",".join(texts[len(texts) // 2 :]),
     ]
-
-
-def test_numbers_that_are_none_have_another_text():
-    values = np.array([1, np.nan, np.inf, -np.inf], np.float32)
-    assert number_texts(values, {"nan": "", "-inf": "low"}) == ["1", "", "inf", "low"]
-    assert row_texts(np.array([values, [1, 2, 3, 4]]), ";", {"nan": "?"}) == ["1;?;inf;-inf", "1;2;3;4"]
-    assert number_texts(values[:0], {}) == []

@@ -156,19 +156,6 @@ def test_whether_there_is_anything_to_compute(folder, tmp_path):
         loader.close()
 
 
-def test_what_a_thread_stumbles_over_comes_out(folder, monkeypatch):
-    def broken(*_):
-        raise MemoryError("no memory at all")
-
-    monkeypatch.setattr("vgg16gpu.pictures.decoding.Decoder.fitted", broken)
-    loader = Loader(list_files([folder / "00.png", folder / "03.png"]), SPEC, Ring(20_000, 6), 2)
-    loader.start()
-    assert loader.has_row()  # so that somebody reads on
-    with pytest.raises(MemoryError, match="no memory at all"):
-        list(loader)
-    loader.close()
-
-
 def within(seconds, function):
     """Return what a function gives, or the exception that it raises; a hang fails the test."""
     found = SimpleQueue()

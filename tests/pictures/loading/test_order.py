@@ -24,12 +24,3 @@ def test_values_come_out_in_order_whenever_they_come_in(seed):
     assert found == [f"{file}.{sample}" for file, count in enumerate(counts) for sample in range(count)]
     assert order.file == len(counts)
     assert order.ready() == []
-
-
-def test_it_begins_where_it_is_told():
-    order = InOrder((2, 3))
-    order.add(2, 3, "x")
-    order.end(2, 4)
-    order.add(3, 0, "y")
-    assert order.ready() == ["x", "y"]
-    assert order.file == 3

@@ -74,9 +74,13 @@ def by_processes(folder, threads=6, slots=9, room_nbytes=0, **options):
     return ProcessLoader(list_files([folder]), SPEC, ring, threads, **options)
 
 
-@pytest.mark.parametrize("window", [9, 4096])
-@pytest.mark.parametrize("prompt", [True, False])
-@pytest.mark.parametrize("room_nbytes", [0, 1 << 20])
+@pytest.mark.parametrize(
+    ("window", "prompt", "room_nbytes"),
+    [
+        pytest.param(4096, True, 0, marks=pytest.mark.slow(reason="whole files in a small window stand for it")),
+        (9, False, 1 << 20),
+    ],
+)
 def test_they_load_what_threads_load(folder, window, prompt, room_nbytes):
     loader = by_processes(folder, window=window, room_nbytes=room_nbytes)
     found = collect(loader, prompt=prompt)
@@ -91,13 +95,6 @@ def test_they_load_what_threads_load(folder, window, prompt, room_nbytes):
     assert loader.seconds.reading > 0
     assert not any("vgg16gpu-decode" in thread.name for thread in threading.enumerate())
     assert all(child.poll() == 0 for child in loader._children)
-
-
-@pytest.mark.slow(reason="test_loader.py has it of threads")
-def test_it_begins_behind_what_is_done(folder):
-    whole = collect(by_processes(folder))
-    found = collect(by_processes(folder, first=(40, 0)))
-    assert found == {key: value for key, value in whole.items() if key[0] >= 40}
 
 
 @pytest.mark.slow(reason="1,500 files; a ring that is full is in make test")
@@ -150,20 +147,6 @@ def test_descriptors_beyond_those_of_select(folder):
     assert done.stdout.strip() == str(len(list_files([folder]).files)).encode(), done.stderr.decode()
 
 
-@pytest.mark.slow(reason="test_loader.py has it of threads")
-def test_whether_there_is_anything_to_compute(folder, tmp_path):
-    for i in range(20):
-        (tmp_path / f"{i:02}.jpg").write_text("none")
-    loader = by_processes(tmp_path)
-    loader.start()
-    assert loader.has_row() is False
-    loader.close()
-    loader = by_processes(folder)
-    loader.start()
-    assert loader.has_row() is True
-    loader.close()
-
-
 def test_closing_in_the_middle_leaves_nothing(folder):
     before, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(2):
@@ -187,24 +170,6 @@ def test_a_process_that_dies_is_told(folder):
     with pytest.raises(InputError, match=r"ended by SIGSEGV.*--resume goes on"):
         list(slots)
     loader.close()
-
-
-def test_a_thread_of_a_process_that_cannot_begin_ends_it():
-    """End the process: files of that thread would never be told."""
-    program = """\
-        from vgg16gpu.pictures.loading import child
-
-        def broken(*_):
-            raise MemoryError("no memory for tables")
-
-        child.Worker = broken
-        child.Child.__new__(child.Child)._work()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr == "vgg16gpu: a thread that decodes failed: MemoryError('no memory for tables')\n"
 
 
 def test_what_is_asked_for_again_comes_again(folder):

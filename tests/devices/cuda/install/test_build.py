@@ -38,30 +38,6 @@ def quiet():
     return Progress(lambda _: None)
 
 
-def test_objects_come_in_the_order_of_the_sources_and_the_largest_file_begins(tmp_path):
-    begun = []
-
-    def compile_all(compiler, files, output_dir=None, debug=0):
-        begun.append(Path(files[0]).name)
-        return [f"{compiler} {Path(name).stem} {output_dir} {debug}" for name in files]
-
-    files = sources(tmp_path, ["a.cpp", "b.cpp", "c.cpp"])
-    objects = in_parallel(compile_all, 1, quiet())("gcc", files, "build", debug=1)
-    assert objects == ["gcc a build 1", "gcc b build 1", "gcc c build 1"]
-    assert begun == ["c.cpp", "b.cpp", "a.cpp"]
-
-
-def test_files_are_compiled_at_the_same_time(tmp_path):
-    together = threading.Barrier(3, timeout=60)  # nobody passes unless all three are there
-
-    def compile_all(_, files):
-        together.wait()
-        return files
-
-    files = sources(tmp_path, ["a.cpp", "b.cpp", "c.cpp"])
-    assert in_parallel(compile_all, 3, quiet())(None, files) == files
-
-
 def test_the_first_failure_ends_it(tmp_path):
     begun = []
 

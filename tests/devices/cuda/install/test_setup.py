@@ -91,14 +91,6 @@ def test_a_toolkit_of_the_machine_is_used(tmp_path):
     assert machine.said[-1].endswith("are ready.")
 
 
-def test_a_kept_wheel_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
-    machine = FakeMachine(tmp_path, kept=True)
-    machine.toolkits = [machine.toolkit("fits", 13, 0)]
-    machine.installer(13, 0).install()
-    assert f"from {tmp_path / 'cache' / 'pycuda'}, built before for CUDA 13.0" in machine.said[0]
-
-
 def test_a_kept_wheel_that_does_not_load_is_built_anew(tmp_path):
     machine = FakeMachine(tmp_path, kept=True, loads=(False, True))
     machine.toolkits = [machine.toolkit("fits", 13, 0)]
@@ -209,14 +201,6 @@ def test_main_leaves_what_works(monkeypatch, capsys):
     set_machine(monkeypatch, driver(13, 0), Bindings("2026.1", "13.0", "", "13.0.3"))
     assert cuda_setup.main([]) == 0
     assert "are ready" in capsys.readouterr().out
-
-
-def test_main_says_what_to_install(monkeypatch, capsys):
-    set_machine(monkeypatch, driver(12, 4), Bindings(pycuda_problem="absent"))
-    monkeypatch.setattr(cuda_setup.Installer, "toolkit", refuse)
-    assert cuda_setup.main([]) == 1
-    captured = capsys.readouterr()
-    assert captured.err == "install this\nThe GPU cannot be used; the CPU device is.\n"
 
 
 def refuse(_):

@@ -133,20 +133,6 @@ def test_it_is_built_in_parallel_with_the_drivers_library(machine, tmp_path, mon
     assert "Compiling PyCUDA: 1 of 37 files, 1 s" in machine.said
 
 
-def test_little_memory_means_few_compilers(machine, monkeypatch):
-    monkeypatch.setattr(pycuda_wheel, "usable_cores", lambda: 16)
-    monkeypatch.setattr(pycuda_wheel, "machine_memory", lambda: (4 << 30, 2 << 30))
-    machine.wheel()
-    assert 1 <= int(machine.commands[-1][-1]) <= 4
-
-
-def test_the_second_time_it_is_taken_from_the_cache(machine):
-    machine.wheel()
-    machine.commands.clear()
-    assert machine.wheel() == ("in parallel, 0", False)
-    assert machine.commands == []
-
-
 @pytest.mark.parametrize("change", ["cuda", "compiler", "flags", "python", "environment", "platform"])
 def test_what_it_depends_on_is_in_the_key(machine, monkeypatch, change):
     machine.wheel()
@@ -173,14 +159,6 @@ def test_a_file_that_has_changed_is_never_handed_out(machine, cache, content):
     (entry,) = cache.iterdir()
     entry.write_bytes(content)
     assert machine.wheel() == ("in parallel, 1", True)
-
-
-def test_a_cache_that_others_can_write_is_not_used(machine, cache, caplog):
-    machine.wheel()
-    cache.chmod(0o777)
-    assert machine.wheel() == ("in parallel, 1", True)
-    levels = {record.levelname for record in caplog.records if "can be written by others" in record.message}
-    assert levels == {"WARNING"}
 
 
 def test_fresh_takes_the_place_of_what_was_kept(machine):
@@ -215,22 +193,6 @@ def test_without_a_source_pip_says_why(machine):
     machine.fails = ["download"]
     with pytest.raises(DeviceError, match=r"pip download .*pycuda==.* failed"):
         machine.wheel()
-
-
-def test_pip_downloads_without_running_pycudas_own_build(tmp_path, monkeypatch):
-    (tmp_path / "links").mkdir()
-    write_archive(tmp_path / "links")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
-    commands = []
-
-    def run(command):
-        commands.append(command)
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    wheels = PycudaWheels(DRIVER, python=sys.executable, run=run)
-    assert wheels._archive(tmp_path).is_file()
-    assert len(commands) == 1  # and no setuptools was looked for
 
 
 def test_lines_are_told_at_once_and_errors_kept():
