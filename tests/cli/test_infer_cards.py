@@ -80,19 +80,6 @@ def test_shards(folder, tmp_path):
     assert parquet.read_table(tmp_path / "one").equals(parquet.read_table(tmp_path / "cards"))
 
 
-@pytest.mark.slow(reason="a process of its own; tests of two cards ask the same")
-def test_nothing_of_cuda_is_imported_by_the_process_that_shares_work_out(folder):
-    code = (
-        "import sys, pytest; from tests.support import faulty_card; faulty_card.on_cpu(pytest.MonkeyPatch())\n"
-        "from click.testing import CliRunner; from vgg16gpu.cli import cli\n"
-        f"arguments = ['infer', {str(folder)!r}, '--model', 'digits', '--devices', 'cpu:2']\n"
-        "assert CliRunner().invoke(cli, arguments).exit_code == 0\n"
-        "print(sorted({'pycuda', 'cuda', 'vgg16gpu.devices.cuda.device'} & set(sys.modules)))\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.stdout == "[]\n", ended.stderr
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["stray", "killed"])
 def test_a_card_that_fails_costs_itself_alone(tmp_path, monkeypatch, kind):

@@ -1,7 +1,5 @@
 """cli/infer/summary.py: what many inputs gave, on a screen's worth of lines."""
 
-import json
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -30,39 +28,6 @@ def folder(tmp_path_factory):
 def infer(*arguments):
     command = ["infer", *map(str, arguments), "--model", "digits", "--device", "cpu", "--batch", "7", "--workers", "0"]
     return CliRunner().invoke(cli, command)
-
-
-def test_many_inputs_are_summed_up(folder):
-    result = infer(folder)
-    assert result.exit_code == 1
-    report = json.loads(infer(folder, "--json").stdout)
-    lines = result.stdout.splitlines()
-    assert "46 inputs: 21 answered, 25 not read" in lines
-    assert any(line.startswith("  25: is not a readable image") for line in lines)
-    tops = [item["top"][0]["label"] for item in report["inputs"]]
-    labels, counts = np.unique(tops, return_counts=True)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    assert {row[1]: int(row[2]) for row in rows} == dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    assert [int(row[2]) for row in rows] == sorted(counts.tolist(), reverse=True)
-    assert rows[0][3] == f"{counts.max() / 21:.1%}"
-    assert any(line.startswith("Rates: ") for line in lines)
-    assert len(lines) < 30
-    errors = result.stderr.splitlines()
-    assert len(errors) == MANY + 1
-    assert "5 other inputs cannot be read either" in errors[-1]
-    stages = report["stages"]
-    assert 0 < stages["building"] < stages["wall"]
-    assert report["rates"]["inputs_per_s"] == pytest.approx(46 / (stages["wall"] - stages["building"]))
-    assert all(0 <= share <= 1 for share in stages["shares"].values())  # all count from when reading began
-    assert any(line.startswith("Where ") and "building" in line for line in lines)
-    assert len(report["inputs"]) == 21
-    assert len(report["unreadable"]) == 25
-
-
-def test_table_shows_every_input(folder):
-    text = infer(folder, "--table", "--top", "1").stdout
-    assert all(f"/{number:02}.png" in text for number in range(MANY + 1))
-    assert "answered" not in text
 
 
 def answers(count, best, probability, errors, unread=()):

@@ -52,15 +52,6 @@ def test_a_name_that_no_column_holds_breaks_and_nothing_else(tmp_path: Path, mon
     assert sum(line.count("w") for line in text.splitlines() if "│" in line and "www" in line) == 200
 
 
-def test_a_long_list_is_cut_in_the_table_alone(tmp_path: Path) -> None:
-    model = Model()
-    model.node("Anything", ["input"], "y", domain="d", many=list(range(1000)))
-    path = model.save(tmp_path / "m.onnx")
-    assert described(path)["nodes"][0]["attributes"]["many"] == list(range(1000))
-    text = " ".join(run(path).stdout.replace("│", " ").split())
-    assert "30, 31 and 968 more" in text
-
-
 def test_two_views_exclude_each_other_and_errors_are_one_line(tmp_path: Path) -> None:
     both = run("digits", "--graph")
     assert (both.exit_code, both.stderr.count("\n")) == (2, 1)

@@ -182,15 +182,6 @@ def test_every_command_tells_in_one_line(tmp_path, metadata, options, ending):
         assert report("info", model)["preprocess"]["line"] == line
 
 
-def test_numbers_are_taken_as_they_are_and_nothing_is_told(tmp_path):
-    model = averages(tmp_path / "m.onnx")
-    np.save(tmp_path / "numbers.npy", np.zeros((2, 3, SIZE, SIZE), np.float32))
-    found, done = arrived(model, tmp_path / "numbers.npy", tmp_path, "--preprocess", "keras")
-    assert (found.tolist(), done) == ([0, 0, 0], None)
-    assert told(run("infer", tmp_path / "numbers.npy", "--model", model).stdout) == ""
-    assert report("testbench", "--model", model, "--inputs", tmp_path / "numbers.npy")["preprocess"] is None
-
-
 # ---- calibrate
 
 
@@ -247,21 +238,6 @@ def test_words_that_contradict_the_file_are_warned_of(tmp_path):
         assert warned(model, *options) == ""
 
 
-def test_scales_of_numbers_and_of_older_files_know_nothing_of_pictures(digits, tmp_path):
-    np.save(tmp_path / "numbers.npy", heldout()[1][:4])
-    assert report("calibrate", digits, "--images", tmp_path / "numbers.npy")["preprocess"] is None
-    assert read_preprocess(digits) is None
-    image = next((tmp_path / "images").iterdir())
-    arguments = ("infer", image, "--model", digits, "--precision", "int8", "--preprocess", "unit")
-    assert "calibrated" not in run(*arguments).stderr
-    content = json.loads(scales_path(digits).read_text())
-    del content["preprocess"]
-    scales_path(digits).write_text(json.dumps(content))
-    assert "calibrated" not in run(*arguments).stderr
-    scales_path(digits).write_text(json.dumps({**content, "preprocess": {"mean": [0]}}))
-    assert "its 'preprocess' is broken (preprocessing lacks std, " in refusal(*arguments)
-
-
 # ---- Wrong values
 
 
@@ -310,13 +286,6 @@ def test_wrong_metadata_is_refused_in_one_line(tmp_path, metadata, message):
     line = refusal("infer", wide(tmp_path / "wide.png"), "--model", model)
     assert "m.onnx: " in line
     assert message in line
-
-
-def test_half_of_the_short_form_leaves_the_other_assumed(tmp_path):
-    model = averages(tmp_path / "m.onnx", metadata={MEAN_KEY: "[0.5, 0.5, 0.5]"})
-    _, done = arrived(model, wide(tmp_path / "wide.png"), tmp_path)
-    assert (done["origin"], done["reason"]) == ("assumed", "the file's metadata has no vgg16gpu.std")
-    assert done["std"] == STD.tolist()
 
 
 # ---- Parts of a preprocessing

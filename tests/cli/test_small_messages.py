@@ -155,16 +155,3 @@ def test_n4_a_first_run_says_that_it_compiles(flat):
     again = invoke(*flat, "--json")
     assert "compiling" not in again.stderr
     assert logging.getLogger("vgg16gpu.waiting").level == logging.NOTSET  # nothing is left behind
-
-
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("quiet", [("-q", "infer")])
-def test_quiet_is_quiet(flat, quiet):
-    assert "compiling" not in invoke(*quiet, *flat[1:]).stderr
-
-
-@pytest.mark.usefixtures("slow")
-def test_who_uses_the_package_sees_nothing_of_it(capfd, flat):
-    with Engine(flat[3], device="cpu"):
-        pass
-    assert capfd.readouterr().err == ""

@@ -86,12 +86,6 @@ def test_n2_an_option_that_denies_it_is_told(place):
     assert f"Hint: {OTHER} r.csv.run.json" in shown
 
 
-def test_without_a_record_nothing_is_known(place, tmp_path):
-    shutil.copy(place / "r.csv", tmp_path / "r.csv")
-    assert bench(place, tmp_path / "r.csv")[0] == 1
-    assert bench(place, tmp_path / "r.csv", "--preprocess", "unit", "--size", 12)[0] == 0
-
-
 @pytest.mark.parametrize(
     "content",
     [

@@ -125,13 +125,6 @@ def test_what_asks_for_more_needs_onnxruntime(narrow, narrow_references, folder,
     assert result.stderr.count("\n") == 1
 
 
-@WITHOUT_ONNXRUNTIME
-def test_int8_needs_onnxruntime():
-    result = invoked("digits", "--precision", "int8")
-    assert result.exit_code == 2
-    assert "onnxruntime is not installed" in result.stderr
-
-
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense"])
 def test_a_damaged_file_is_told_and_onnxruntime_computes(narrow, folder, monkeypatch, content):
     (folder / "narrow.npz").write_bytes(content)
