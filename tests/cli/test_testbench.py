@@ -1,6 +1,8 @@
 """`testbench` end to end on the cpu device: it passes what is right and, above all, fails what is not."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -26,9 +28,9 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=p
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory):
-    """A narrow VGG11 of 3x64x64 with random weights."""
+    """A narrow VGG11 of 3x32x32 with random weights."""
     path = tmp_path_factory.mktemp("models") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=40)
     return path
 
 
@@ -58,7 +60,7 @@ def test_the_standard_inputs_pass(narrow, tmp_path, device):
     assert code == 0, report["failures"]
     assert report["passed"] is True
     assert report["inputs_passed"] == 10
-    assert report["distinct_answers"] >= 6
+    assert report["distinct_answers"] >= 4
     assert 0 < report["worst_error"] <= 1e-5
     assert len(report["steps"]) >= 11  # 8 convolutions and 3 gemms, at least
     assert set(report["mean_run_s"]) == {"1", "2"}
@@ -104,7 +106,7 @@ def test_a_wrong_row_of_a_batch_fails(narrow, monkeypatch):
 def test_saved_files_are_the_seeds_format_and_pass_again(narrow, saved):
     inputs = np.array((saved / "input.txt").read_text().split(), np.float32)
     outputs = np.array((saved / "output.txt").read_text().split(), np.float32)
-    assert inputs.size == 10 * 3 * 64 * 64
+    assert inputs.size == 10 * 3 * 32 * 32
     assert outputs.size == 10 * 40
     report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", saved / "output.txt")
     assert code == 0, report["failures"]
@@ -119,12 +121,13 @@ def test_a_nan_output_fails(narrow, monkeypatch):
             return scores
 
     monkeypatch.setattr(command, "Engine", Broken)
-    report, code = bench("--model", narrow)
-    assert code == 1
-    assert report["inputs_passed"] == 0
-    result = text("--model", narrow)
+    report, code = bench("--model", narrow, "--tolerance", "1e9")
+    assert (code, report["inputs_passed"]) == (1, 0)
+    result = text("--model", narrow, "--layers", "--iterations", "1", "--batch", "2")
     assert result.exit_code == 1
     assert "FAIL: 10 of 10 inputs fail" in result.stdout
+    assert "Steps: ||y - r|| / ||r|| of what each stores" in result.stdout
+    assert re.search(r"Mean of 10 inputs x 1: [\d.]+ \ws a run of batch 2, host to host", result.stdout)
 
 
 def test_a_wrong_step_is_named(narrow, monkeypatch):
@@ -140,7 +143,7 @@ def test_a_wrong_step_is_named(narrow, monkeypatch):
     assert any(report["steps"][3]["names"][-1] in reason for reason in report["failures"])
 
 
-@pytest.fixture(params=[40, *later("more digits of the same", 450)])
+@pytest.fixture(params=[25, *later("more digits of the same", 450)])
 def fewer_digits(request, monkeypatch):
     """The held-out digits are so many."""
     digits = [values[: request.param] for values in heldout()]
@@ -149,14 +152,14 @@ def fewer_digits(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("precision", ["fp16", *later("as fp16", "bf16", "int8")])
-def test_the_shipped_net_in_other_precisions(precision, fewer_digits):
+@pytest.mark.parametrize("precision", ["fp32", *later("tests of testbench in each precision", "fp16", "bf16", "int8")])
+def test_the_shipped_net_on_held_out_digits(precision, fewer_digits):
     report, code = bench("--model", "digits", "--precision", precision, device="auto")
     assert code == 0, report["failures"]
     assert report["precision"] == precision
     assert len(report["inputs"]) == fewer_digits
-    assert report["tolerance"] == {"fp16": 1e-2, "bf16": 8e-2}.get(precision)
-    assert report["agreement"] >= 0.99
+    assert report["tolerance"] == {"fp32": 1e-5, "fp16": 1e-2, "bf16": 8e-2}.get(precision)
+    assert min(report["agreement"], report["accuracy"]) >= 0.98
     assert (report["quantised"] is not None) == (precision == "int8")
 
 
@@ -210,27 +213,27 @@ def test_folders_of_labelled_images(tmp_path):
     report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "1")
     assert code == 1
     assert "accuracy" in report["failures"][0]
-    report, code = bench("--model", "digits", "--images", tmp_path)
-    assert code == 0
-    assert report["min_accuracy"] is None
     assert "(not judged without --min-accuracy)" in text("--model", "digits", "--images", tmp_path).stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--references", "r.txt"], "give both"),
-        (["--inputs", "a.txt", "--images", "b"], "exclude each other"),
-        (["--images", "b", "--save", "c"], "--save"),
-        (["--inputs", "missing.txt"], "missing.txt"),
-        (["--images", "missing"], "not a folder"),
-        (["--output", "missing/report.json"], "create it first"),
-        (["--size", "16"], "size"),
-    ],
-)
-def test_wrong_requests(narrow, arguments, words):
-    result = text("--model", narrow, *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
+def test_wrong_requests(narrow):
+    for words, said in {
+        "--references r.txt": "give both",
+        "--inputs a.txt --images b": "exclude each other",
+        "--images b --save c": "--save",
+        "--inputs missing.txt": "missing.txt",
+        "--images missing": "not a folder",
+        "--output missing/report.json": "create it first",
+        "--size 16": "size",
+    }.items():
+        result = text("--model", narrow, *words.split())
+        assert (result.exit_code, result.stdout) == (2, ""), words
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_another_model_is_taken_where_there_is_none_of_244_pixels_and_told(narrow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(narrow, "vgg16.onnx")
+    result = text("--inputs", "missing.txt")
+    assert result.stderr.startswith("testbench: takes vgg16.onnx, as models/vgg16-244.onnx and vgg16-244.onnx do not")

