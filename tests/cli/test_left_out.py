@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
@@ -78,6 +79,15 @@ def test_without_any_that_can_be_read_nothing_is_done(command: tuple[str, ...]) 
     assert result.exit_code == 2
     assert f"({COUNT} other inputs cannot be read either)" in result.stderr
     assert not Path("net.onnx.int8.json").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_a_member_of_an_archive() -> None:
+    """Of numbers too: one array that is too small, another one that is right."""
+    np.savez("x.npz", good=np.zeros((1, 1, 32, 32), np.float32), small=np.zeros((1, 1, 8, 8), np.float32))
+    result = run("calibrate", "net.onnx", "--images", "x.npz")
+    assert result.exit_code == 1, result.output
+    assert result.stderr.count("left out: 'x.npz[small]'") == 1
 
 
 @pytest.mark.usefixtures("place")

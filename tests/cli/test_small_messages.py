@@ -59,9 +59,8 @@ def test_n4_a_mistyped_model_has_a_suggestion(tmp_path, monkeypatch):
     assert "`python -m vgg16gpu model make` writes a model" in invoke("info", "no/folder/digit").stderr
 
 
-@pytest.mark.parametrize("option", ["--output"])
-def test_n4_a_name_without_an_ending_has_none(tmp_path, option):
-    done = invoke("infer", digit_sample(), "--model", "digits", option, tmp_path / "rows")
+def test_n4_a_name_without_an_ending_has_none(tmp_path):
+    done = invoke("infer", digit_sample(), "--model", "digits", "--output", tmp_path / "rows")
     assert done.exit_code == 2
     assert f"output '{tmp_path}/rows' has no ending; accepted are .csv" in done.stderr
     (tmp_path / "letter").write_bytes(b"neither")
