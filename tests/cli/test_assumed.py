@@ -74,16 +74,7 @@ def test_n1_classify_logs_a_warning_once(picture, silent, caplog):
     assert record.getMessage().endswith("preprocess= says how")
 
 
-PIXELS = "assumed of pixels: grey, x/255 from 0 to 1, as the file says nothing; if the network was trained otherwise"
 BYTES = np.full((2, 32, 32, 1), 99, np.uint8)
-
-
-def _run(engine):
-    return engine.run(BYTES)
-
-
-def _stream(engine):
-    return np.concatenate(list(engine.stream([BYTES])))
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,6 @@ def test_bad_input_is_refused_and_leaves_no_file(model, images, tmp_path):
     ]
 
 
-def test_batch_changes_no_scales(model, images):
-    one, several = (run_json(model, "--images", images, "--batch", batch)["values"] for batch in (1, 4))
-    assert one == several
-
-
 def test_no_images_and_values_that_overflow(model):
     from vgg16gpu.pictures.inputs import NamedInput
 

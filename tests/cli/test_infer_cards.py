@@ -55,22 +55,6 @@ def test_a_process_that_fails_is_told(folder, alone, tmp_path, monkeypatch, kind
     assert path.read_bytes() == alone
 
 
-@pytest.mark.slow(reason="one that is killed, and --resume, are in make test")
-def test_when_all_are_killed_the_run_ends_and_another_one_goes_on(folder, alone, tmp_path, monkeypatch):
-    path = tmp_path / "rows.csv"
-    with monkeypatch.context() as planted:
-        faulty_card.plant(planted, "killed", 3, tmp_path / "fault", everywhere=True)
-        result = infer(folder, "--devices", "cpu:2", "--output", path)
-    assert result.exit_code == 2
-    assert "process of cpu was ended by SIGKILL" in result.stderr
-    assert path.read_bytes() != alone
-    assert infer(folder, "--devices", "cpu:2", "--output", path, "--resume").exit_code == 0
-    assert path.read_bytes() == alone
-    again = infer(folder, "--devices", "cpu:2", "--output", path, "--resume", "--json")
-    assert again.exit_code == 0
-    assert json.loads(again.stdout)["device_choice"] == "cpu: as asked"
-
-
 @pytest.mark.slow(reason="test_infer_shards.py has shards of one device")
 def test_shards(folder, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -201,25 +201,6 @@ def test_a_shard_that_another_process_has_computed_meanwhile_is_left(folder, pla
     assert sorted(computed(tmp_path / "rows")) == [0, 1, 2, 3]
 
 
-@pytest.mark.slow(reason="three that come one after the other stand for it")
-def test_several_processes_compute_the_same_shards_at_once(folder, plain, tmp_path):
-    """Who comes last finds the job whole, and says so."""
-    output = tmp_path / "rows"
-    words = command("--shard", "0/1", "--shard-size", 10, folder, "--output", output, "--quiet")
-    begun = [
-        subprocess.Popen([sys.executable, "-m", "vgg16gpu", *words], stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    ended = [(process.communicate()[1], process.returncode) for process in begun]
-    assert [code for _, code in ended] == [1] * 4, ended  # one picture is broken
-    assert not [told for told, _ in ended if "Traceback" in told or "cannot be" in told]
-    assert (output / "_SUCCESS").exists()
-    assert rows(output).equals(plain.cast(rows(output).schema))
-    summary = json.loads((output / "_summary.json").read_text())
-    assert summary["part_bytes"] == [path.stat().st_size for path in sorted(output.glob("part-*"))]
-    assert not (output / "_temporary").exists()
-
-
 @pytest.mark.parametrize(
     "damage",
     ["replaced", *later("as replaced", "cut", "longer")],

@@ -1,33 +1,12 @@
 """cli/infer/summary.py: what many inputs gave, on a screen's worth of lines."""
 
 import numpy as np
-import pytest
-from click.testing import CliRunner
-from PIL import Image
 
-from vgg16gpu.cli import cli
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.zoo.digits import heldout
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """21 held-out digits and 25 files that are none."""
-    path = tmp_path_factory.mktemp("many")
-    for number, image in enumerate(heldout()[0][: MANY + 1, :, :, 0]):
-        Image.fromarray(image).save(path / f"{number:02}.png")
-    for number in range(MANY + 5):
-        (path / f"broken{number:02}.jpg").write_text("no image")
-    return path
-
-
-def infer(*arguments):
-    command = ["infer", *map(str, arguments), "--model", "digits", "--device", "cpu", "--batch", "7", "--workers", "0"]
-    return CliRunner().invoke(cli, command)
 
 
 def answers(count, best, probability, errors, unread=()):

@@ -76,9 +76,6 @@ def test_vgg16(tmp_path, size, gflop):
     ]
 
 
-STORED = {"fp32": "F16_PAIR", "fp16": "F16", "bf16": "BF16", "int8": "U8"}
-
-
 @pytest.mark.usefixtures("h200")
 def test_pairs_have_a_second_pass():
     report = json.loads(info(digits_model(), "--device", "cuda", "--json"))

@@ -289,11 +289,6 @@ def test_mean_and_std_are_of_0_to_1_whatever_the_range():
     assert both.channel_order == "bgr"
 
 
-def test_another_order_turns_the_numbers_that_are_not_given():
-    found = parts(default_preprocess(3), channel_order="bgr", std=(1.0, 2.0, 3.0))
-    assert (found.mean, found.std) == ((0.406, 0.456, 0.485), (1, 2, 3))
-
-
 def test_numbers_of_the_user_are_rgb_where_bgr_was_but_assumed():
     assumed = Preprocess.named("keras").with_origin(Origin("assumed", "why"))
     found = parts(assumed, mean=(0.0,) * 3, std=(1.0,) * 3)

@@ -8,7 +8,6 @@ from click.testing import CliRunner
 from PIL import Image
 
 from tests.support.later import later
-from tests.support.onnx_models import Model as OnnxModel
 from vgg16gpu.cli import cli
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
@@ -77,17 +76,6 @@ def test_nan_fails(few, monkeypatch):
     monkeypatch.setattr(Engine, "run", lambda engine, x, run=Engine.run: run(engine, x) * np.float32("nan"))
     for precision in ("fp32", "int8"):
         assert bench("digits", "--inputs", few, "--precision", precision, "--outputs", "relu1_1")[1] == 1
-
-
-def test_the_row_of_a_fixed_batch(tmp_path):
-    """A file of three images a run: one is given, and the others are not compared."""
-    model = OnnxModel((3, 2, 6, 6))
-    x = model.node("Relu", ["input"], "positive")
-    model.node("Flatten", [x], "y")
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((2, 2, 6, 6)).astype(np.float32))
-    report, code = bench(model.save(tmp_path / "m.onnx"), "--inputs", tmp_path / "x.npy", "--outputs", "positive,y")
-    assert code == 0, report["failures"]
-    assert [value["shape"] for value in report["values"]] == [[1, 2, 6, 6], [1, 72]]
 
 
 def test_a_folder_of_pictures_and_a_tolerance(tmp_path):
