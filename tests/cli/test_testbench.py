@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -167,6 +168,7 @@ class Integers(Engine):
     """An engine that computes in fp32, and answers as int8 kernels must; `shift`: what one score is off by."""
 
     shift = 0.0
+    found: ClassVar[dict[bytes, np.ndarray]] = {}  # by input, of all engines
 
     def __init__(self, model, *, precision, **options):
         assert precision == "int8"
@@ -175,8 +177,11 @@ class Integers(Engine):
         self.scales = read_scales(self.model.path, self.integers)
 
     def run(self, x):
-        normalised = normalise(x, DIGITS_MEAN, DIGITS_STD)
-        scores = evaluate(self.integers, self.scales, normalised).stored[self.integers.outputs[0]]
+        key = x.tobytes()
+        if key not in self.found:
+            normalised = normalise(x, DIGITS_MEAN, DIGITS_STD)
+            self.found[key] = evaluate(self.integers, self.scales, normalised).stored[self.integers.outputs[0]]
+        scores = self.found[key]
         return scores + np.float32(self.shift) * np.eye(1, scores.shape[1], dtype=np.float32)
 
 

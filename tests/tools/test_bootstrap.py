@@ -1,6 +1,7 @@
 """tools/bootstrap.py: what it refuses, what it installs, and that it does nothing when there is nothing to do."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -212,3 +213,11 @@ def test_one_line_for_the_user(tmp_path):
     assert done.stdout == ""
     assert done.stderr.startswith("make: No C++ compiler")
     assert done.stderr.count("\n") == 1
+
+
+def test_cuda_setup_is_a_program(monkeypatch):
+    monkeypatch.setattr("vgg16gpu.devices.cuda.install.setup.main", lambda: 3)
+    monkeypatch.delitem(sys.modules, "vgg16gpu.cuda_setup", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("vgg16gpu.cuda_setup", run_name="__main__")
+    assert ended.value.code == 3
