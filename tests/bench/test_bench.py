@@ -238,21 +238,6 @@ def test_compare_decides_the_exit_code(
     assert any(ratio["slower"] for ratio in ratios) is bool(code)
 
 
-def test_compare_refuses_another_model_before_it_measures(
-    model: Path, content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("it has measured")
-
-    monkeypatch.setattr(session, "measure_ceilings", never)
-    content["model"]["sha256"] = "0" * 64
-    old = tmp_path / "old.json"
-    old.write_text(json.dumps(content))
-    result = bench(model, "--compare", old)
-    assert result.exit_code == 2
-    assert "cannot be compared" in result.stderr
-
-
 def test_plot_without_matplotlib_says_how_to_get_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tests.support.small_photos import small_photos
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cuda.probe import probe_driver
 
-COUNT = 30
+COUNT = 16
 
 
 @pytest.fixture(scope="module")

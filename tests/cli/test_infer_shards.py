@@ -19,7 +19,7 @@ from tests.support.small_photos import small_photos
 from vgg16gpu.cli import cli
 from vgg16gpu.cluster.shards import ShardWorker
 
-COUNT = 45
+COUNT = 23
 BROKEN = 17
 
 
@@ -62,7 +62,7 @@ def computed(output):
 def test_three_processes_give_the_rows_of_one_run(folder, plain, tmp_path):
     output = tmp_path / "rows"
     for number, code in ((2, 0), (0, 0), (1, 1)):  # the last one ends the job, and tells of the broken picture
-        result = shard(f"{number}/3", folder, output, "--shard-size", 10)
+        result = shard(f"{number}/3", folder, output, "--shard-size", 5)
         assert result.exit_code == code, result.output
         assert (output / "_SUCCESS").exists() == (number == 1)
     assert [path.name for path in sorted(output.glob("part-*"))] == [f"part-0000{k}.parquet" for k in range(5)]
@@ -79,12 +79,12 @@ def test_three_processes_give_the_rows_of_one_run(folder, plain, tmp_path):
 
 def test_another_job_list_or_folder_is_refused(folder, tmp_path):
     output = tmp_path / "rows"
-    assert shard("0/9", folder, output, "--shard-size", 10).exit_code == 0
+    assert shard("0/9", folder, output, "--shard-size", 5).exit_code == 0
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     for arguments, words in (
         (("--model", "digits", "--top", 3), "columns: top was 2 and is 3"),
         (("--precision", "int8"), "precision was"),
-        (("--shard-size", 11), "shard_size was 10 and is 11"),
+        (("--shard-size", 11), "shard_size was 5 and is 11"),
         (("--batch", 2), "batch was 4 and is 2"),
     ):
         result = shard("1/9", folder, output, *arguments)
@@ -104,9 +104,9 @@ def test_another_job_list_or_folder_is_refused(folder, tmp_path):
 
 def test_a_part_that_is_wrong_is_no_success(folder, tmp_path):
     output = tmp_path / "rows"
-    assert shard("0/2", folder, output, "--shard-size", 10).exit_code == 0
+    assert shard("0/2", folder, output, "--shard-size", 5).exit_code == 0
     shutil.copy(output / "part-00000.parquet", output / "part-00001.parquet")
-    result = shard("1/2", folder, output, "--shard-size", 10)
+    result = shard("1/2", folder, output, "--shard-size", 5)
     assert result.exit_code == 2
     assert "part-00001.parquet: row 0 is of" in result.stderr
     assert "remove that file, and give the same command again" in result.stderr
@@ -123,7 +123,7 @@ def test_a_process_that_is_killed_loses_its_shard_alone(folder, plain, tmp_path)
     output = tmp_path / "rows"
     many = tmp_path / "list.txt"
     many.write_text("".join(f"{path}\n" for path in sorted(folder.iterdir())) * 4)
-    words = command("--shard", "0/1", "--shard-size", 20, "--files-from", many, "--output", output, "--quiet")
+    words = command("--shard", "0/1", "--shard-size", 10, "--files-from", many, "--output", output, "--quiet")
     process = subprocess.Popen([sys.executable, "-m", "vgg16gpu", *words])
     deadline = time.monotonic() + 60
     while not list(output.glob("part-*")) and time.monotonic() < deadline:
@@ -131,11 +131,11 @@ def test_a_process_that_is_killed_loses_its_shard_alone(folder, plain, tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     first = set(output.glob("part-*"))
-    assert 0 < len(first) < 9
+    assert 0 < len(first) < 10
     assert not (output / "_SUCCESS").exists()
     result = CliRunner().invoke(cli, words)
     assert result.exit_code == 1, result.output
-    assert sorted(computed(output)) == list(range(9))  # each once
+    assert sorted(computed(output)) == list(range(10))  # each once
     assert rows(output).equals(pa.concat_tables([plain] * 4).cast(rows(output).schema))
 
 
@@ -196,7 +196,7 @@ def test_a_shard_that_another_process_has_computed_meanwhile_is_left(folder, pla
             compute(worker, each, *rest)
 
     monkeypatch.setattr(ShardWorker, "compute", both)
-    assert shard("0/1", folder, tmp_path / "rows", "--shard-size", 12).exit_code == 1
+    assert shard("0/1", folder, tmp_path / "rows", "--shard-size", 6).exit_code == 1
     assert rows(tmp_path / "rows").equals(plain.cast(rows(tmp_path / "rows").schema))
     assert sorted(computed(tmp_path / "rows")) == [0, 1, 2, 3]
 
@@ -207,7 +207,7 @@ def test_a_shard_that_another_process_has_computed_meanwhile_is_left(folder, pla
 )
 def test_a_part_that_changes_after_the_end_is_told(folder, tmp_path, damage):
     output = tmp_path / "rows"
-    assert shard("0/1", folder, output, "--shard-size", 10).exit_code == 1
+    assert shard("0/1", folder, output, "--shard-size", 5).exit_code == 1
     part = output / "part-00002.parquet"
     content = part.read_bytes()
     changed = {"cut": content[:-9], "replaced": (output / "part-00004.parquet").read_bytes(), "longer": content + b"x"}
@@ -225,7 +225,7 @@ def test_a_part_that_changes_after_the_end_is_told(folder, tmp_path, damage):
 def test_a_summary_without_sizes_is_made_again(folder, tmp_path):
     """That of an older version, or one that somebody has changed."""
     output = tmp_path / "rows"
-    assert shard("0/1", folder, output, "--shard-size", 10).exit_code == 1
+    assert shard("0/1", folder, output, "--shard-size", 5).exit_code == 1
     whole = json.loads((output / "_summary.json").read_text())
     del whole["finished"]
     for text in ("[]", "[" * 100_000, '{"part_bytes": [1]}'):
