@@ -6,6 +6,7 @@ from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.io.answers import Answers
 
 
@@ -34,3 +35,14 @@ def test_reasons_and_classes_are_counted_and_cut(capsys):
     assert len(rows) == CLASSES
     assert rows[0] == ["9", "label 9", "7", "7.0%", "59.0%"]  # of those with seven the most certain
     assert "and 5 other classes" in lines
+
+
+def test_the_stage_that_the_others_wait_for():
+    for reading, decoding, computing, limit in (
+        (0.1, 0.2, 1.0, "start"),
+        (0.1, 0.2, 9.5, "computing"),
+        (2.0, 17.0, 9.0, "decoding"),
+        (17.0, 2.0, 1.0, "reading"),
+    ):
+        stages = Stages(10.0, 0.0, 2, reading, decoding, 0.0, computing, 0.0, 0.1, 0.1)
+        assert stages.limit == limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -84,11 +85,15 @@ def test_without_any_that_can_be_read_nothing_is_done(command: tuple[str, ...]) 
 
 @pytest.mark.usefixtures("place")
 def test_a_member_of_an_archive() -> None:
-    """Of numbers too: one array that is too small, another one that is right."""
-    np.savez("x.npz", good=np.zeros((1, 1, 32, 32), np.float32), small=np.zeros((1, 1, 8, 8), np.float32))
-    result = run("calibrate", "net.onnx", "--images", "x.npz")
+    images = heldout()[0]
+    np.savez("a.npz", a=images[0], c=images[1:3])
+    with zipfile.ZipFile("a.npz", "a") as archive:
+        archive.writestr("b.npy", b"none")
+    result = run("testbench", "net.onnx", "--inputs", "a.npz", "--json")
     assert result.exit_code == 1, result.output
-    assert result.stderr.count("left out: 'x.npz[small]'") == 1
+    found = json.loads(result.stdout)
+    assert [entry["name"] for entry in found["inputs"]] == ["a.npz[a]", "a.npz[c][0]", "a.npz[c][1]"]
+    assert len(found["left_out"]) == 1
 
 
 @pytest.mark.usefixtures("place")

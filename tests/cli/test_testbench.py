@@ -17,6 +17,7 @@ from vgg16gpu.checks.testbench import standard_inputs
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.testbench import case as testbench_case
 from vgg16gpu.cli.testbench import command
+from vgg16gpu.cli.testbench.case import LabelledImages
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
@@ -209,6 +210,8 @@ def test_folders_of_labelled_images(tmp_path):
         folder = tmp_path / str(labels[index])
         folder.mkdir(exist_ok=True)
         Image.fromarray(images[index, :, :, 0]).save(folder / f"{index}.png")
+    files = [(str(file), 0) for file in sorted(tmp_path.glob("*/*.png"))]
+    assert LabelledImages(files, (1, 32, 32), None)[2:5].names == [file for file, _ in files[2:5]]
     report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "0.7")
     assert code == 0, report["failures"]
     assert report["inputs_passed"] == 8

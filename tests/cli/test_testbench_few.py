@@ -125,6 +125,7 @@ def test_a_map_has_no_best_class(tmp_path):
     assert {(item["top1"], item["reference_top1"], item["top5_of"]) for item in report["inputs"]} == {(None, None, 0)}
     assert report["agreement"] is None
     assert report["distinct_answers"] == 0
+    assert text(path)[1].endswith("PASS: 10 of 10 inputs")
     (tmp_path / "cat").mkdir()
     result = CliRunner().invoke(cli, ["testbench", str(path), "--device", "cpu", "--images", str(tmp_path)])
     assert result.exit_code != 0
