@@ -95,6 +95,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Says what the fake, in torch's place, does."""
     monkeypatch.setattr(peers, "OPENERS", {**peers.OPENERS, "torch": FAKE})
     monkeypatch.setattr(peer_remote, "PeerProcess", PeerHere)
+    monkeypatch.setattr("vgg16gpu.bench.peers.worker.gc.collect", lambda: 0)  # of all that tests have made
     monkeypatch.setattr(peer_remote, "OPENERS", {**peers.OPENERS, "torch": FAKE})
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return lambda text: monkeypatch.setenv("FAKE_PEER", text)
