@@ -80,7 +80,7 @@ def test_a_fault_is_planted_and_taken_away_again(tmp_path: Path) -> None:
     assert (tmp_path / fault.files[0]).read_bytes() == before
 
 
-@pytest.mark.slow(reason="starts of pytest; `.ci/run net` plants each fault")
+@pytest.mark.slow(reason="starts of pytest; `make nightly` plants each fault")
 def test_what_counts_as_caught(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(checkout, "b-passes", "test_it.py::test_two", "3 * x")
     write(checkout, "c-does-not-compile", "test_it.py::test_twice", "(")

@@ -45,7 +45,7 @@ def test_a_folder_to_rows_and_each_stage_alone(pictures, tmp_path):
     assert f"{COUNT} pictures" in pipelines(results)
 
 
-@pytest.mark.slow(reason="of a measure that authors run; test_arrays_in_memory has the other half")
+@pytest.mark.slow(reason="of a measure that authors run; test_several.py has arrays in memory")
 def test_a_folder_on_one_device_and_on_two(pictures):
     words = ("digits", "--devices", "cpu:2", "--pictures", pictures, "--repeats", 1, "--seconds", 0.05, "--json")
     result = run(pipeline_command, *words)
