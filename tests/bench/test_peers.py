@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -16,14 +15,12 @@ from click.testing import CliRunner, Result
 
 from vgg16gpu.bench import session
 from vgg16gpu.bench.admission import admit
-from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import LostError, Method
 from vgg16gpu.bench.peers import base as peers
 from vgg16gpu.bench.peers.base import PeerError, Setting, has_tf32, open_peer
 from vgg16gpu.bench.peers.fleet import Fleet
 from vgg16gpu.bench.peers.messages import Built
 from vgg16gpu.bench.records.findings import Absent, Remarks
-from vgg16gpu.bench.records.record import absent, names
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
@@ -37,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("measured_ceilings")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, width=8, hidden=64, size=32, classes=10)
+    make_vgg(path, variant="vgg11", width=8, hidden=32, size=32, classes=10)
     return path
 
 
@@ -58,20 +55,6 @@ def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
 
 
 # Which are here
-
-
-def test_a_missing_peer_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "torch", "tensorrt")
-    result = bench(model, "--repeats", 1, "--against", "onnxruntime,torch,tensorrt", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert [(each["name"], each["precision"], each["batch"], each["reason"]) for each in found["absent"]] == [
-        (name, None, None, f"{name} is not installed (pip install {name}): not compared")
-        for name in ("torch", "tensorrt")
-    ]
-    assert found["notes"] == []
-    assert names(found["records"]) == [NAME, "onnxruntime"]
-    assert [each["name"] for each in absent(found, "fp32", 1)] == ["torch", "tensorrt"]
 
 
 def test_a_missing_peer_is_an_error_when_nothing_else_was_asked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,18 +113,10 @@ def test_onnxruntime_computes_fp16_on_the_gpu_alone(model: Path) -> None:
         open_peer("onnxruntime", setting(model, "fp16"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "capability", "precision", "found"),
-    [
-        ("cuda", (9, 0), "fp32", True),
-        ("cuda", (8, 0), "fp32", True),
-        ("cuda", (7, 5), "fp32", False),
-        ("cuda", (9, 0), "fp16", False),
-        ("cpu", (0, 0), "fp32", False),
-    ],
-)
-def test_where_there_is_tf32(kind: str, capability: tuple[int, int], precision: str, found: bool) -> None:
-    assert has_tf32(kind, capability, precision) is found
+def test_where_there_is_tf32() -> None:
+    assert has_tf32("cuda", (8, 0), "fp32")
+    for others in (("cuda", (7, 5), "fp32"), ("cuda", (9, 0), "fp16"), ("cpu", (0, 0), "fp32")):
+        assert not has_tf32(*others)
 
 
 # Which compute what we do
@@ -175,6 +150,12 @@ def admitted(offered: Offered, precision: str = "fp32") -> tuple[list[float | No
     with ExitStack() as stack:
         found = admit(offered, np.zeros((2, 3)), OURS, precision, stack, remarks)
     return [error for _, error in found], remarks.absent
+
+
+def test_a_peer_that_is_lost_while_it_is_checked_is_named() -> None:
+    errors, (missing,) = admitted(Offered(LostError("it is gone", ("last words",))))
+    assert errors == []
+    assert (missing.name, missing.reason, missing.batch, missing.output) == ("torch", "it is gone", 2, ("last words",))
 
 
 @pytest.mark.parametrize(

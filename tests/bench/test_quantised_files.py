@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("measured_ceilings")
 
 def test_a_quantised_file_is_checked_without_its_rounding(tmp_path: Path) -> None:
     """No precision but int8 rounds: beside the file as it stands every time would be refused."""
-    path, output = quantised(vgg("relu6"), tmp_path / "m.onnx", scale=3.0), tmp_path / "result.json"
+    path, output = quantised(vgg("hardtanh"), tmp_path / "m.onnx", scale=3.0), tmp_path / "result.json"
     options = ("--batch", 1, "--repeats", 1, "--output", output)
     result = bench(path, *options)
     assert result.exit_code == 0, result.stderr

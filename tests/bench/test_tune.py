@@ -16,7 +16,6 @@ from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
 from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
@@ -75,15 +74,6 @@ def test_vgg16_has_so_many_problems():
     assert found[-1].key == "fc_wgmma batch=8 outputs=1000 length=4096 element=U8"
 
 
-def test_the_step_is_the_one_of_a_plan():
-    for task in small_tasks("fp16"):
-        usual, other = task.candidates()[:2]
-        assert task.dry_step(usual).kernel != task.dry_step(other).kernel or usual.tile != other.tile
-        assert task.dry_step(usual).programmatic == usual.programmatic
-        assert task.kernels.choose(task.problem, H200).tile == usual.tile
-        assert task.y.shape == output_shape(task.layer.op, task.layer.x_shape)
-
-
 def test_other_cards_have_nothing_to_tune():
     assert small_tasks("fp16", facts=A100) == []
     with pytest.raises(ModelError, match="nothing to tune in int8"):
@@ -93,7 +83,7 @@ def test_other_cards_have_nothing_to_tune():
 # ---- Numbers
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", "int8", *later("as fp32", "fp16", "bf16")])
 def test_what_is_expected_of_a_convolution(precision):
     task = next(task for task in small_tasks(precision) if task.key.startswith("conv_wgmma") and task.problem.pool)
     case = cases.case(task)
@@ -149,7 +139,7 @@ def test_what_is_expected_of_two_convolutions_in_one(precision):
     assert second.weight.nbytes == 9 * 64 * 64 * element.nbytes
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", *later("as fp32", "fp16")])
 def test_what_is_expected_of_a_product(precision):
     task = small_tasks(precision, (8,))[-1]
     case = cases.case(task)
@@ -172,10 +162,9 @@ def pace(task):
     return lambda step: times[step.kernel] * (0.9 if step.programmatic else 1.0)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-@pytest.mark.parametrize("batch", [1, 5])
-def test_the_fastest_wins(precision, batch):
-    task = conv_task(precision, batch)
+@pytest.mark.parametrize("precision", ["fp16", *later("as fp16", "int8")])
+def test_the_fastest_wins(precision):
+    task = conv_task(precision)
     answer, seconds = right_bytes(task), pace(task)
     device = TuneDevice(lambda _: answer, seconds)
     (finding,) = run(task, device)
@@ -187,6 +176,7 @@ def test_the_fastest_wins(precision, batch):
     assert search.tiles([finding]) == {task.key: fastest.entry}
     assert finding.usual_seconds == pytest.approx(seconds(task.dry_step(tried[0])))
     assert device.memory == {}
+    assert device.bound == []
 
 
 def test_todays_tile_stays_unless_another_gains_more_than_the_margin():
@@ -229,15 +219,9 @@ def spoil_one(expected):
     expected[-1, 3, 5, 7] += 0.01 * np.abs(expected).max()
 
 
-def spoil_nan(expected):
-    expected[0, 0, 0, 0] = np.nan
-
-
-@pytest.mark.parametrize(
-    "spoil", [spoil_one, None, pytest.param(spoil_nan, marks=pytest.mark.slow(reason="as one number"))]
-)
+@pytest.mark.parametrize("spoil", [spoil_one, None])
 def test_a_wrong_candidate_is_reported_and_not_timed(spoil):
-    task = conv_task(batch=4)
+    task = conv_task(batch=2)
     bad = task.dry_step(search.shortlist(task, 6)[2]).kernel
     wrong = right_bytes(task, spoil) if spoil else None  # None: it writes nothing, and the poison stays
     right = right_bytes(task)
@@ -298,15 +282,6 @@ def test_time_runs_out_while_something_compiles():
         assert run(conv_task(), device, compiling=lambda _: done.wait(30), seconds=0.2) == []
     finally:
         done.set()
-
-
-def test_all_that_was_bound_is_given_back():
-    task = conv_task()
-    answer = right_bytes(task)
-    device = TuneDevice(lambda _: answer, lambda _: 1e-5)
-    run(task, device)
-    assert device.launched
-    assert device.bound == []
 
 
 def test_a_device_beyond_use_ends_the_search():

@@ -1,15 +1,12 @@
 """What is assumed of pictures is told wherever nothing else tells it: `--output -`, --json, shards, `classify()`."""
 
-import json
-from functools import partial
-
 import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from vgg16gpu import Engine, EnginePool, classify
+from vgg16gpu import Engine, classify
 from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.answers import classify as answering
@@ -52,21 +49,6 @@ def test_n1_infer_tells_it_on_stderr(options, picture, silent):
     assert done.stderr.count("assumed") == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--output", "-", "--preprocess", "unit"),
-        ("--json", "--mean", "0.3", "--std", "0.3"),
-        ("--output", "-", "-q"),
-        (),
-    ],
-)
-def test_who_says_it_is_told_nothing_and_who_reads_the_report_has_its_line(options, picture, silent):
-    done = infer(picture, "--model", silent, *options)
-    assert "assumed" not in done.stderr
-    assert ("assumed" in done.stdout) == (options == () or "--mean" in options)
-
-
 def test_numbers_are_taken_as_they_are_and_pixels_are_not(tmp_path, silent):
     np.save(tmp_path / "numbers.npy", np.zeros((2, 1, 32, 32), np.float32))
     np.save(tmp_path / "pixels.npy", np.zeros((2, 32, 32, 1), np.uint8))
@@ -92,32 +74,7 @@ def test_n1_classify_logs_a_warning_once(picture, silent, caplog):
     assert record.getMessage().endswith("preprocess= says how")
 
 
-PIXELS = "assumed of pixels: grey, x/255 from 0 to 1, as the file says nothing; if the network was trained otherwise"
 BYTES = np.full((2, 32, 32, 1), 99, np.uint8)
-
-
-def _run(engine):
-    return engine.run(BYTES)
-
-
-def _stream(engine):
-    return np.concatenate(list(engine.stream([BYTES])))
-
-
-@pytest.mark.parametrize("use", [_run, _stream])
-@pytest.mark.parametrize("kind", [partial(Engine, device="cpu"), partial(EnginePool, devices="cpu:2")])
-def test_n1_bytes_that_are_given_to_an_engine_are_a_warning_once(silent, caplog, kind, use):
-    for _ in range(2):  # each engine says it
-        caplog.clear()
-        with kind(silent, batch=1) as engine:
-            numbers = engine.run(BYTES.transpose(0, 3, 1, 2).astype(np.float32) / 255)
-            assert "assumed" not in caplog.text
-            scores = [use(engine) for _ in range(2)]
-        (record,) = [each for each in caplog.records if "assumed" in each.getMessage()]
-        assert record.levelname == "WARNING"
-        assert f"{silent}: {PIXELS}" in record.getMessage()
-        assert record.getMessage().endswith("mean= and std= say how")
-        np.testing.assert_allclose(scores[0], numbers, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +84,3 @@ def test_who_gives_an_engine_both_numbers_is_warned_of_nothing(silent, caplog, g
     with Engine(silent, device="cpu", **given) as engine:
         engine.run(BYTES[:1])
     assert ("assumed" in caplog.text) == is_told
-
-
-def test_n1_calibrate_tells_it_beside_json(picture, silent):
-    done = CliRunner().invoke(cli, ["calibrate", str(silent), "--images", str(picture), "--device", "cpu", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["preprocess"]["origin"] == "assumed"
-    assert WORDS in done.stderr

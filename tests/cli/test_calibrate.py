@@ -16,12 +16,11 @@ from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.quantization.scale_file import read_scales, scales_path
 from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.runtime.calibration import calibrate
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
+from vgg16gpu.zoo.digits import heldout
 from vgg16gpu.zoo.generate import make_vgg
 
 
@@ -57,19 +56,6 @@ def refused(*args):
     return result.stderr
 
 
-@pytest.mark.slow(reason="tests/cluster/test_calibration.py has it")
-def test_several_devices_find_the_scales_of_one(model, images):
-    alone = run_json(model, "--images", images)
-    result = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2", "--json"])
-    assert result.exit_code == 0, result.output
-    shared = json.loads(result.stdout)
-    assert [share["images"] for share in shared["devices"]] != [0, 0]
-    assert sum(share["images"] for share in shared.pop("devices")) == 9
-    assert shared == alone
-    shown = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2"])
-    assert shown.stdout.count("  cpu: as asked: ") == 2
-
-
 def test_images_become_scales_beside_the_model(model, images):
     report = run_json(model, "--images", images)
     graph = OnnxModel(model).graph()
@@ -97,13 +83,6 @@ def rounding(path, zero):
     return model.save(path)
 
 
-def test_a_file_with_scales_that_int8_cannot_hold_takes_others(tmp_path, images):
-    path = rounding(tmp_path / "m.onnx", 5)
-    assert run(path, "--images", images).exit_code == 0
-    with Engine(path, device="cpu", precision="int8") as engine:
-        assert engine.plan.families["y"] == "mma"
-
-
 def test_a_file_with_scales_of_its_own_takes_no_others(tmp_path, images):
     path = rounding(tmp_path / "m.onnx", 0)
     result = run(path, "--images", images)
@@ -113,35 +92,12 @@ def test_a_file_with_scales_of_its_own_takes_no_others(tmp_path, images):
     assert not scales_path(path).exists()
 
 
-def test_the_table(model, images):
-    result = run(model, "--images", images)
-    assert result.exit_code == 0
-    for word in ("s8", "u8", "-2.145 to 2.145", "clipped", "Scales from 9 images", str(scales_path(model))):
-        assert word in result.stdout
-
-
-def test_the_same_images_in_a_file_give_the_same_scales(model, images, tmp_path):
-    first = run_json(model, "--images", images)
-    np.save(tmp_path / "nine.npy", heldout()[0][:9])
-    second = run_json(model, "--images", tmp_path / "nine.npy")
-    pictures, pixels = (report.pop("preprocess") for report in (first, second))
-    assert second == first
-    assert (pictures.pop("line")[:9], pixels.pop("line")[:7]) == ("pictures:", "pixels:")
-    assert pixels == pictures
-    assert first["images_sha256"] == hashlib.sha256(heldout()[0][:9].tobytes()).hexdigest()
-
-
 def test_limit_takes_images_from_the_whole_folder(model, images, tmp_path):
     report = run_json(model, "--images", images, "--limit", 3)
     assert report["images"] == 3
     assert report["images_sha256"] == hashlib.sha256(heldout()[0][[0, 3, 6]].tobytes()).hexdigest()
     np.save(tmp_path / "nine.npy", heldout()[0][:9])
     assert run_json(model, "--images", tmp_path / "nine.npy", "--limit", 4)["images"] == 4
-
-
-def test_mean_and_std_move_the_input(model, images):
-    (value, *_) = run_json(model, "--images", images, "--mean", "0", "--std", "1")["values"]
-    assert value["largest"] == 1.0
 
 
 def test_bad_input_is_refused_and_leaves_no_file(model, images, tmp_path):
@@ -162,25 +118,6 @@ def test_bad_input_is_refused_and_leaves_no_file(model, images, tmp_path):
         "net.onnx.int8.json",
         "none",
     ]
-
-
-def test_scales_do_not_depend_on_batches(model):
-    pixels, x, _ = heldout()
-    assert np.array_equal(normalise(pixels[:5], DIGITS_MEAN, DIGITS_STD), x[:5])
-    from vgg16gpu.pictures.inputs import NamedInput
-
-    inputs = [NamedInput(str(i), image) for i, image in enumerate(x[:5])]
-    found = []
-    for batch in (1, 2, 8):
-        with Engine(model, device="cpu", batch=batch, keep_values=True) as engine:
-            found.append(calibrate(engine, inputs))
-    assert found[0] == found[1] == found[2]
-    assert found[0].images == 5
-
-
-def test_batch_changes_no_scales(model, images):
-    one, several = (run_json(model, "--images", images, "--batch", batch)["values"] for batch in (1, 4))
-    assert one == several
 
 
 def test_no_images_and_values_that_overflow(model):

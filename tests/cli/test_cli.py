@@ -1,12 +1,14 @@
 """cli/__init__.py and the contract of every command: exit codes, one line for bad input, cheap start, JSON alone."""
 
-import json
+import io
 import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,9 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
-from PIL import Image
 
 import vgg16gpu
-from tests.support.onnx_single import single
-from vgg16gpu.cli import COMMANDS, cli
+from vgg16gpu.cli import COMMANDS, cli, main
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample
 
@@ -40,18 +40,15 @@ def refused(*args):
     return result.stderr
 
 
-def process(*args, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "vgg16gpu", *map(str, args)], capture_output=True, text=True, check=False, **options
-    )
-
-
-def test_version_and_help():
-    result = process("--version")
-    assert (result.returncode, result.stdout) == (0, f"vgg16gpu {vgg16gpu.__version__}\n")
+def test_version_and_help(monkeypatch):
+    assert invoke("--version").stdout == f"vgg16gpu {vgg16gpu.__version__}\n"
     result = invoke("--help")
     assert result.exit_code == 0
     assert all(name in result.stdout for name in COMMANDS)
+    monkeypatch.setattr(sys, "stdout", None)  # as where it is closed
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
 
 
 def test_the_package_and_the_command_line_cost_no_heavy_import():
@@ -95,27 +92,56 @@ def test_a_model_is_named_by_place_or_by_option(command):
     assert "MODEL" in shown.splitlines()[0]
 
 
+def test_a_command_that_needs_a_model_says_so():
+    assert "no model is named: give MODEL, or --model FILE" in refused("calibrate", "--images", digit_sample())
+
+
+def test_ctrl_c_is_one_line_and_130(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vgg16gpu.cli.info.command.info_command.callback", lambda **_: interrupted())
+    result = invoke("info", "digits")
+    assert (result.exit_code, result.stdout, result.stderr.strip()) == (130, "", "vgg16gpu: interrupted")
+
+
+def test_a_hangup_that_is_ignored_stays_so(monkeypatch):
+    """Keep SIGHUP ignored where it was when the command began, as under nohup."""
+    handled = {}
+    monkeypatch.setattr("vgg16gpu.cli.signal.getsignal", lambda _: signal.SIG_IGN)
+    monkeypatch.setattr("vgg16gpu.cli.signal.signal", handled.__setitem__)
+    monkeypatch.setattr("vgg16gpu.cli.atexit.register", lambda _: None)
+    monkeypatch.setattr("vgg16gpu.cli.gc.set_threshold", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["vgg16gpu", "--version"])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert list(handled) == [signal.SIGTERM]
+
+
+def test_a_stream_that_is_full_is_one_line_and_dropped(monkeypatch):
+    class Full(io.StringIO):
+        def fileno(self):
+            return 1
+
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    dropped = []
+    monkeypatch.setattr("vgg16gpu.cli.os.dup2", lambda _, number: dropped.append(number))
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(sys, "stdout", Full())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["cache"])
+    assert ended.value.code == 2
+    assert said.getvalue() == "vgg16gpu: reading or writing a stream: No space left on device\n"
+    assert dropped == [1]  # what Python would write when it ends goes nowhere
+
+
 def test_other_platforms_get_one_line(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     assert "Darwin" in refused("info", digits_model())
-
-
-def test_model_files_that_are_none(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    whole = digits_model().read_bytes()
-    for name, content in {
-        "empty.onnx": b"",
-        "lfs.onnx": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-        "text.onnx": b"hello world, this is no model\n" * 10,
-        "short.onnx": whole[: len(whole) // 2],
-        "image.onnx": digit_sample().read_bytes(),
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
-            assert name in refused(*command, name)
-    for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
-        assert "missing.onnx" in refused(*command, "missing.onnx")
-        assert "folder" in refused(*command, tmp_path)
 
 
 def model_of(nodes, initializers=()):
@@ -236,37 +262,6 @@ def test_another_python_than_that_of_the_environment_is_one_line():
     )
 
 
-@pytest.mark.slow(reason="tests/io/results/test_kill.py fills disks")
-@pytest.mark.parametrize("options", [(), pytest.param(("--json",), marks=pytest.mark.slow(reason="more of the same"))])
-def test_a_full_standard_output_is_one_line(options):
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        result = subprocess.run(
-            [sys.executable, "-m", "vgg16gpu", "info", str(digits_model()), *options],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert result.returncode == 2
-    assert result.stderr.startswith("vgg16gpu: ")
-    assert "No space left on device" in result.stderr
-    assert result.stderr.count("\n") == 1, result.stderr
-
-
-@pytest.mark.slow(reason="a process of its own; test_small_messages.py has what is compiled")
-def test_warnings_are_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    np.save(tmp_path / "x.npy", np.ones((1, 3, 4, 4), np.float32))
-    model = single(tmp_path, "Flatten", ("N", 3, 4, 4), [])  # one kernel, which each process compiles
-    arguments = ("infer", tmp_path / "x.npy", "--model", model, "--device", "cpu")
-    environment = os.environ | {"VGG16GPU_CACHE": str(tmp_path / "file"), "VGG16GPU_OPTIMIZE": "3"}
-    result = process(*arguments, env=environment)
-    assert result.returncode == 0, result.stderr
-    first, second = result.stderr.splitlines()
-    assert first.startswith("vgg16gpu: the kernel cache")
-    assert second.startswith("vgg16gpu: compiling 2 kernels")
-
-
 @pytest.mark.parametrize("error", [RuntimeWarning("odd things"), OSError(28, "odd things")])
 def test_warnings_made_errors_and_failing_streams_are_one_line(monkeypatch, error):
     def failing():
@@ -285,11 +280,3 @@ def test_outputs_that_are_no_regular_files_stay(tmp_path):
     assert (tmp_path / "link.npy").is_symlink()
     assert np.load(tmp_path / "target.npy").shape == (1, 10)
     assert "--plot and --output" in refused("bench", "digits", "--output", "a.png", "--plot", "a.png")
-
-
-def test_json_is_alone_on_stdout(tmp_path):
-    Image.open(digit_sample()).save(tmp_path / "a.png")
-    for command in (("infer", tmp_path, "--model", "digits"), ("info", digits_model())):
-        result = invoke(*command, "--json")
-        assert result.exit_code == 0, result.output
-        assert isinstance(json.loads(result.stdout), dict)

@@ -1,7 +1,6 @@
 """`infer` end to end: the shipped net on a real digit, every input form, every output form."""
 
 import json
-import re
 
 import numpy as np
 import onnx
@@ -10,7 +9,6 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
@@ -59,18 +57,6 @@ def test_a_real_digit(tmp_path):
     assert all(top["probability"] > 0.5 for top in tops)
 
 
-def test_the_table_names_device_times_note_and_classes(narrow, pixels, tmp_path):
-    np.save(tmp_path / "a[cat].npy", pixels[0])
-    text = run(tmp_path / "a[cat].npy", "--model", narrow, "--top", 3).stdout
-    assert "Device: cpu" in text
-    assert "as asked" in text
-    assert "random weights: the names mean nothing" in text
-    assert "softmax of the scores" in text
-    for word in ("load", "first run", "steady run", "a[cat].npy"):
-        assert word in text
-    assert text.count("class ") >= 3
-
-
 def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_path):
     numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
     np.save(tmp_path / "floats.npy", numbers)
@@ -87,21 +73,6 @@ def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_pa
     assert report["inputs"][4]["name"] == "standard input[4]"
 
 
-@pytest.mark.first_case(reason="the engine's tests have each precision")
-@pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.02), ("int8", 0.2)])
-def test_precision_and_kernels(precision, bound, tmp_path):
-    options = (digit_sample(), "--model", "digits", "--output")
-    exact = run_json(*options, tmp_path / "exact.npy")
-    report = run_json(*options, tmp_path / "scores.npy", "--precision", precision, "--kernels", "mma")
-    assert (exact["precision"], exact["kernels"]) == ("fp32", "auto")
-    assert (report["precision"], report["kernels"]) == (precision, "mma")
-    assert report["inputs"][0]["top"][0]["index"] == exact["inputs"][0]["top"][0]["index"]
-    error = score_error(np.load(tmp_path / "scores.npy")[0], np.load(tmp_path / "exact.npy")[0])
-    assert 0 < error < bound
-    shown = run(digit_sample(), "--model", "digits", "--precision", precision, "--kernels", "mma").stdout
-    assert f"precision {precision}, kernels mma" in shown
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """More than a handful of images, two of them broken."""
@@ -114,8 +85,8 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("workers", [None, 0, 1])
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.first_case(reason="tests/pictures has workers and batches")
+@pytest.mark.parametrize(("workers", "batch"), [(1, 5), (None, 1), (0, 5)])
 def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
     options = [] if workers is None else ["--workers", workers]
     arguments = ["infer", folder, "--model", narrow, "--device", "cpu", "--batch", batch, "--json", *options]
@@ -140,28 +111,6 @@ def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
     assert rates["decode_threads"] == 1 or workers != 1
     assert rates["decode_images_per_s"] > 0
     assert rates["engine_images_per_s"] == pytest.approx(batch / report["timings"]["steady_run_s"])
-
-
-def test_nothing_but_broken_images_is_one_line(narrow, folder):
-    arguments = ["infer", folder / "03x.jpg", folder / "99.png", "--model", narrow, "--device", "cpu"]
-    result = CliRunner().invoke(cli, list(map(str, arguments)))
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert re.search(r"03x.jpg' is not a readable image.*\(1 other inputs cannot be read either\)", result.stderr)
-    assert result.stderr.count("\n") == 1
-
-
-def test_mean_std_labels_and_size(narrow, pixels, tmp_path):
-    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    np.save(tmp_path / "a.npy", pixels[:1])
-    (tmp_path / "labels.txt").write_text("\n".join(f"name {i}" for i in range(CLASSES)))
-    options = ("--mean", "0.1,0.2,0.3", "--std", "0.5 0.6 0.7", "--labels", tmp_path / "labels.txt", "--size", "32x32")
-    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, *options)["inputs"]
-    scores = Oracle(narrow).scores(normalise(pixels[:1], mean, std))[0]
-    best = item["top"][0]
-    assert best["index"] == scores.argmax()
-    assert best["label"] == f"name {scores.argmax()}"
-    assert best["score"] == pytest.approx(scores.max(), rel=1e-4)
 
 
 def test_nonfinite_inputs_run_when_allowed(narrow, pixels, tmp_path):

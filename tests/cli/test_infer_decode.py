@@ -17,7 +17,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.answers import codec_choice, decoding
 from vgg16gpu.zoo.generate import make_vgg
 
-COUNT = 30
+COUNT = 12
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """30 photographs, one of them a PNG, one broken."""
+    """12 photographs, one of them a PNG, one broken."""
     path = tmp_path_factory.mktemp("photographs")
     chance = np.random.default_rng(0)
     for i in range(COUNT):

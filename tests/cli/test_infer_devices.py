@@ -1,14 +1,13 @@
 """`infer --devices`: the rows of one device, and what each of several has done."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from tests.support.small_photos import small_photos
 from vgg16gpu.cli import cli
+from vgg16gpu.errors import DeviceError
 
-COUNT = 30
+COUNT = 16
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +29,17 @@ def test_rows_are_those_of_one_device(folder, tmp_path):
     assert "Device: " in shared.stdout
 
 
-def test_one_device_by_that_option(folder):
-    report = json.loads(infer(folder, "--devices", "cpu:1", "--json").stdout)
-    assert "devices" not in report
-    assert len(report["inputs"]) == COUNT
-
-
 def test_both_options_are_too_many(folder):
     result = infer(folder, "--devices", "cpu:2", "--device", "cpu")
     assert result.exit_code == 2
     assert "--devices stands in place of --device" in result.stderr
+
+
+def test_of_shards_devices_that_have_processes_stay_names(folder, tmp_path, monkeypatch):
+    def told(_, devices):
+        raise DeviceError(f"these: {devices}")
+
+    monkeypatch.setattr("vgg16gpu.cli.infer.jobs.have_processes", lambda _: True)
+    monkeypatch.setattr("vgg16gpu.cli.infer.jobs.ShardWorker", told)
+    result = infer(folder, "--devices", "cpu:2", "--shard", "0/1", "--output", tmp_path / "rows")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "vgg16gpu: these: ('cpu', 'cpu')")

@@ -1,68 +1,13 @@
 """cli/infer/summary.py: what many inputs gave, on a screen's worth of lines."""
 
-import json
-
 import numpy as np
-import pytest
-from click.testing import CliRunner
-from PIL import Image
 
-from vgg16gpu.cli import cli
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.zoo.digits import heldout
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """21 held-out digits and 25 files that are none."""
-    path = tmp_path_factory.mktemp("many")
-    for number, image in enumerate(heldout()[0][: MANY + 1, :, :, 0]):
-        Image.fromarray(image).save(path / f"{number:02}.png")
-    for number in range(MANY + 5):
-        (path / f"broken{number:02}.jpg").write_text("no image")
-    return path
-
-
-def infer(*arguments):
-    command = ["infer", *map(str, arguments), "--model", "digits", "--device", "cpu", "--batch", "7", "--workers", "0"]
-    return CliRunner().invoke(cli, command)
-
-
-def test_many_inputs_are_summed_up(folder):
-    result = infer(folder)
-    assert result.exit_code == 1
-    report = json.loads(infer(folder, "--json").stdout)
-    lines = result.stdout.splitlines()
-    assert "46 inputs: 21 answered, 25 not read" in lines
-    assert any(line.startswith("  25: is not a readable image") for line in lines)
-    tops = [item["top"][0]["label"] for item in report["inputs"]]
-    labels, counts = np.unique(tops, return_counts=True)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    assert {row[1]: int(row[2]) for row in rows} == dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    assert [int(row[2]) for row in rows] == sorted(counts.tolist(), reverse=True)
-    assert rows[0][3] == f"{counts.max() / 21:.1%}"
-    assert any(line.startswith("Rates: ") for line in lines)
-    assert len(lines) < 30
-    errors = result.stderr.splitlines()
-    assert len(errors) == MANY + 1
-    assert "5 other inputs cannot be read either" in errors[-1]
-    stages = report["stages"]
-    assert 0 < stages["building"] < stages["wall"]
-    assert report["rates"]["inputs_per_s"] == pytest.approx(46 / (stages["wall"] - stages["building"]))
-    assert all(0 <= share <= 1 for share in stages["shares"].values())  # all count from when reading began
-    assert any(line.startswith("Where ") and "building" in line for line in lines)
-    assert len(report["inputs"]) == 21
-    assert len(report["unreadable"]) == 25
-
-
-def test_table_shows_every_input(folder):
-    text = infer(folder, "--table", "--top", "1").stdout
-    assert all(f"/{number:02}.png" in text for number in range(MANY + 1))
-    assert "answered" not in text
 
 
 def answers(count, best, probability, errors, unread=()):
@@ -90,3 +35,14 @@ def test_reasons_and_classes_are_counted_and_cut(capsys):
     assert len(rows) == CLASSES
     assert rows[0] == ["9", "label 9", "7", "7.0%", "59.0%"]  # of those with seven the most certain
     assert "and 5 other classes" in lines
+
+
+def test_the_stage_that_the_others_wait_for():
+    for reading, decoding, computing, limit in (
+        (0.1, 0.2, 1.0, "start"),
+        (0.1, 0.2, 9.5, "computing"),
+        (2.0, 17.0, 9.0, "decoding"),
+        (17.0, 2.0, 1.0, "reading"),
+    ):
+        stages = Stages(10.0, 0.0, 2, reading, decoding, 0.0, computing, 0.0, 0.1, 0.1)
+        assert stages.limit == limit

@@ -22,34 +22,28 @@ def test_cores() -> None:
     assert sorted(os.sched_getaffinity(0)) == here
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("0-9998", "this process may not use core "),
-        ("9999", "this process may not use core 9999; nproc says how many there are"),
-        ("2-1", "'2-1' has no core in it: write 8-15 or 4,5"),
-        *((value, f"'{value}' is no list of cores: write 8-15 or 4,5") for value in ("", "-1", "1-", "1,x", "0-99999")),
-    ],
-)
-def test_what_is_no_core(value: str, says: str) -> None:
-    with pytest.raises(click.BadParameter) as refused:
-        parse_cores(HERE, HERE, value)
-    assert refused.value.message.startswith(says)
+def test_what_is_no_core() -> None:
+    says = {
+        "9999": "this process may not use core 9999; nproc says how many there are",
+        f"{max(os.sched_getaffinity(0))}-9998": "this process may not use core ",
+        "2-1": "'2-1' has no core in it: write 8-15 or 4,5",
+    } | {value: f"'{value}' is no list of cores: write 8-15 or 4,5" for value in ("", "-1", "1-", "1,x", "0-99999")}
+    for value, words in says.items():
+        with pytest.raises(click.BadParameter) as refused:
+            parse_cores(HERE, HERE, value)
+        assert refused.value.message.startswith(words)
 
 
-@pytest.mark.parametrize("value", ["", "nan", "9" * 5000, "1_0", "\u0663", " 5", "1.5", "2147483648", "0x10"])
-def test_what_is_no_whole_number(value: str) -> None:
-    assert Whole(1).convert("007", None, None) == 7
-    with pytest.raises(click.BadParameter, match=r"is not a whole number in digits, 2,147,483,647 at most"):
-        Whole(1).convert(value, None, None)
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "1e400", "1_0", "\u0663", "", "1e10", "0x10"])
-def test_what_is_no_number_in_decimals(value: str) -> None:
+def test_what_is_no_number() -> None:
     """NaN above all, which click takes to be in every range: a tolerance of NaN fails or passes everything."""
+    assert Whole(1).convert("007", None, None) == 7
     assert Real(0).convert("2.5e-1", None, None) == 0.25
-    with pytest.raises(click.BadParameter, match=r"is not a number in decimals, 1,000,000,000 at most"):
-        Real(0).convert(value, None, None)
+    for value in ("", "nan", "9" * 5000, "1_0", "\u0663", " 5", "1.5", "2147483648", "0x10"):
+        with pytest.raises(click.BadParameter, match=r"is not a whole number in digits, 2,147,483,647 at most"):
+            Whole(1).convert(value, None, None)
+    for value in ("", "nan", "inf", "1e400", "1_0", "\u0663", "1e10", "0x10"):
+        with pytest.raises(click.BadParameter, match=r"is not a number in decimals, 1,000,000,000 at most"):
+            Real(0).convert(value, None, None)
 
 
 def test_numbers_beyond_their_range() -> None:

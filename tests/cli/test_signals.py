@@ -50,20 +50,6 @@ def test_a_signal_is_one_line_and_its_code_and_leaves_no_file(tmp_path, number, 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow(reason="signals that are not ignored are in make test")
-def test_a_hangup_that_is_ignored_stays_so(tmp_path):
-    """Keep SIGHUP ignored where it was when the command began, as under nohup."""
-    code = (
-        "import os, signal, sys; from vgg16gpu import cli\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "cli.cli.invoke = lambda *_, **__: os.kill(os.getpid(), signal.SIGHUP)\n"
-        "sys.argv[1:] = ['info']\n"
-        "cli.main()\n"
-    )
-    done = run(code, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_python_ends_changes_nothing(tmp_path, number):
     code = (

@@ -17,7 +17,6 @@ from vgg16gpu.cli.common.show import per_second
 from vgg16gpu.devices import stages
 from vgg16gpu.devices.cpu import compiler
 from vgg16gpu.errors import InputError
-from vgg16gpu.zoo.digits import digit_sample
 
 
 def invoke(*arguments):
@@ -44,10 +43,6 @@ def test_n4_a_mistyped_command_has_a_suggestion(typed, meant):
     assert f"(see vgg16gpu{''.join(f' {each}' for each in typed[:-1])} --help)" in done.stderr
 
 
-def test_a_command_that_is_near_to_none_has_no_suggestion():
-    assert "Did you mean" not in invoke("xyzzy").stderr
-
-
 def test_n4_a_mistyped_model_has_a_suggestion(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-vgg16.onnx").touch()
@@ -57,15 +52,6 @@ def test_n4_a_mistyped_model_has_a_suggestion(tmp_path, monkeypatch):
     assert f"no such file; did you mean '{tmp_path}/my-vgg16.onnx'" in invoke("info", near).stderr
     assert "`python -m vgg16gpu model make` writes a model" in invoke("info", "nothing-like-it.onnx").stderr
     assert "`python -m vgg16gpu model make` writes a model" in invoke("info", "no/folder/digit").stderr
-
-
-@pytest.mark.parametrize("option", ["--output"])
-def test_n4_a_name_without_an_ending_has_none(tmp_path, option):
-    done = invoke("infer", digit_sample(), "--model", "digits", option, tmp_path / "rows")
-    assert done.exit_code == 2
-    assert f"output '{tmp_path}/rows' has no ending; accepted are .csv" in done.stderr
-    (tmp_path / "letter").write_bytes(b"neither")
-    assert "letter' has no ending and does not begin as a picture" in invoke("infer", tmp_path / "letter").stderr
 
 
 def test_n4_resume_of_another_model_shows_no_digests(tmp_path):
@@ -84,15 +70,6 @@ def test_n4_resume_of_another_model_shows_no_digests(tmp_path):
     assert done.exit_code == 2
     assert "is of another run: the model file is another one; give the same again" in done.stderr
     assert not re.search("[0-9a-f]{32}", done.stderr)
-
-
-def test_n4_tune_does_not_advise_the_cpu(monkeypatch):
-    monkeypatch.setattr("vgg16gpu.devices.cuda.context.require_driver", lambda *_: None, raising=False)
-    done = invoke("tune", "--device", "cuda:77")
-    assert done.exit_code == 2
-    assert "device 'cuda:77' cannot be used" in done.stderr
-    assert "'cpu'" not in done.stderr
-    assert "'cpu' needs no GPU" in invoke("bench", "digits", "--device", "cuda:77").stderr
 
 
 @pytest.mark.parametrize(
@@ -155,16 +132,3 @@ def test_n4_a_first_run_says_that_it_compiles(flat):
     again = invoke(*flat, "--json")
     assert "compiling" not in again.stderr
     assert logging.getLogger("vgg16gpu.waiting").level == logging.NOTSET  # nothing is left behind
-
-
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("quiet", [("-q", "infer")])
-def test_quiet_is_quiet(flat, quiet):
-    assert "compiling" not in invoke(*quiet, *flat[1:]).stderr
-
-
-@pytest.mark.usefixtures("slow")
-def test_who_uses_the_package_sees_nothing_of_it(capfd, flat):
-    with Engine(flat[3], device="cpu"):
-        pass
-    assert capfd.readouterr().err == ""

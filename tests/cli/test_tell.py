@@ -1,6 +1,5 @@
 """cli/common/tell.py: what the package logs, on the screen."""
 
-import logging
 import re
 
 import pytest
@@ -63,10 +62,3 @@ def test_files_that_are_skipped_are_told(tmp_path):
         (tmp_path / name).write_text("")
     result = invoke("infer", tmp_path, "--model", "digits", "--device", "cpu")
     assert result.stderr == "vgg16gpu: 4 files left out: 2 hidden, 2 no pictures (notes.md, t.xml)\n"
-
-
-def test_afterwards_the_log_is_as_it_was():
-    log = logging.getLogger("vgg16gpu")
-    before = (log.level, list(log.handlers))
-    invoke("-vv", *DIGITS, "--device", "cpu")
-    assert (log.level, log.handlers) == before

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.later import later
-from tests.support.quantised_nets import CLASSES, inputs, quantised, vgg
+from tests.support.quantised_nets import inputs, quantised, vgg
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Identity
@@ -53,6 +53,9 @@ def test_two_comparisons(files: Path, name: str, precision: str) -> None:
     assert 1e-3 < stands["mean_error"] <= stands["tolerance"] < 0.1 + SCORE_TOLERANCES[precision]
     assert stands["agreement"] >= 0.9
     assert report["quantised"] is None
+    shown = " ".join(called(files, name, "--precision", precision, *kernels).stdout.split())
+    assert "The file rounds values (QuantizeLinear), this precision does not." in shown
+    assert f"mean error is {stands['mean_error']:.2e}, the same best class for {stands['agreement']:.0%}" in shown
 
 
 def test_int8_rounds_and_is_compared_once(files: Path) -> None:
@@ -100,11 +103,3 @@ def test_limits_that_are_lost_fail_both(files: Path, name: str, monkeypatch: pyt
     stands = report["as_it_stands"]
     assert stands["mean_error"] > 5 * stands["tolerance"]
     assert any("beside the file as it stands is more than" in reason for reason in report["failures"])
-
-
-def test_references_of_ones_own_are_compared_beside_the_file(files: Path) -> None:
-    """Those of the file as it stands are further away than float32's tolerance: both is told."""
-    np.save(files / "y.npy", np.zeros((COUNT, CLASSES), np.float32))
-    report, code = report_of(files, "relu6.onnx", "--references", str(files / "y.npy"))
-    assert code == 1
-    assert report["as_it_stands"]["mean_error"] <= report["as_it_stands"]["tolerance"]

@@ -1,6 +1,7 @@
 """tools/bootstrap.py: what it refuses, what it installs, and that it does nothing when there is nothing to do."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,25 +14,18 @@ def test_an_old_python_can_read_it():
     ast.parse(Path(bootstrap.__file__).read_text(), feature_version=(3, 6))
 
 
-@pytest.mark.parametrize(
-    ("machine", "message"),
-    [
+def test_machines_that_are_welcome_or_refused():
+    for machine in ("x86_64", "aarch64"):
+        bootstrap.check_machine("Linux", machine, (3, 11, 0))
+    for machine, message in (
         (("Linux", "x86_64", (3, 10, 13)), r"Python 3\.10 is too old, 3\.11 or newer is needed"),
         (("Darwin", "arm64", (3, 12, 1)), "Darwin on arm64 is not supported"),
         (("Linux", "armv7l", (3, 12, 1)), "Linux on armv7l is not supported"),
-    ],
-)
-def test_machines_that_are_refused(machine, message):
-    with pytest.raises(bootstrap.SetupError, match=message):
-        bootstrap.check_machine(*machine)
+    ):
+        with pytest.raises(bootstrap.SetupError, match=message):
+            bootstrap.check_machine(*machine)
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_machines_that_are_welcome(machine):
-    bootstrap.check_machine("Linux", machine, (3, 11, 0))
-
-
-@pytest.mark.slow(reason="a newcomer's first command, which `.ci/run` runs")
 def test_compiler(tmp_path):
     with pytest.raises(bootstrap.SetupError, match=r"No C\+\+ compiler.*apt install g\+\+"):
         bootstrap.check_compiler("", str(tmp_path))
@@ -158,25 +152,22 @@ def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
     assert last[-1] == "vgg16gpu.cuda_setup"
 
 
-@pytest.mark.parametrize(
-    ("line", "stage"),
-    [
-        ("Collecting numpy>=1.26 (from vgg16gpu==0.1.0)", "collecting numpy"),
-        ("  Downloading numpy-2.4.6-cp312-cp312-manylinux.whl (16.6 MB)", "downloading numpy (16.6 MB)"),
-        ("  Downloading https://host/simple/onnx-1.2-cp312.whl (17.9 MB)", "downloading onnx (17.9 MB)"),
-        ("Processing /wheels/numpy-2.4.6-cp312-cp312-manylinux.whl (from vgg16gpu==0.1.0)", "collecting numpy"),
-        ("Collecting markdown-it-py>=2.2.0 (from rich>=13)", "collecting markdown-it-py"),
-        ("Installing collected packages: numpy, onnx", "installing 2 packages"),
-        ("  Preparing editable metadata (pyproject.toml): started", ""),
-    ],
-)
-def test_stages_of_pip(line, stage):
-    assert bootstrap.pip_stage(line) == stage
+def test_stages_of_pip():
+    for line, stage in {
+        "Collecting numpy>=1.26 (from vgg16gpu==0.1.0)": "collecting numpy",
+        "  Downloading numpy-2.4.6-cp312-cp312-manylinux.whl (16.6 MB)": "downloading numpy (16.6 MB)",
+        "  Downloading https://host/simple/onnx-1.2-cp312.whl (17.9 MB)": "downloading onnx (17.9 MB)",
+        "Processing /wheels/numpy-2.4.6-cp312-cp312-manylinux.whl (from vgg16gpu==0.1.0)": "collecting numpy",
+        "Collecting markdown-it-py>=2.2.0 (from rich>=13)": "collecting markdown-it-py",
+        "Installing collected packages: numpy, onnx": "installing 2 packages",
+        "  Preparing editable metadata (pyproject.toml): started": "",
+    }.items():
+        assert bootstrap.pip_stage(line) == stage
 
 
 def test_a_slow_pip_says_what_it_is_at(monkeypatch, capfd):
     monkeypatch.setattr(bootstrap, "PERIOD", 0.05)
-    script = "import sys, time; print('Collecting numpy', flush=True); time.sleep(1); sys.exit('ERROR: no numpy')"
+    script = "import sys, time; print('Collecting numpy', flush=True); time.sleep(0.3); sys.exit('ERROR: no numpy')"
     assert bootstrap.run_pip([sys.executable, "-c", script]) == 1
     captured = capfd.readouterr()
     assert "pip: collecting numpy, " in captured.out
@@ -222,3 +213,11 @@ def test_one_line_for_the_user(tmp_path):
     assert done.stdout == ""
     assert done.stderr.startswith("make: No C++ compiler")
     assert done.stderr.count("\n") == 1
+
+
+def test_cuda_setup_is_a_program(monkeypatch):
+    monkeypatch.setattr("vgg16gpu.devices.cuda.install.setup.main", lambda: 3)
+    monkeypatch.delitem(sys.modules, "vgg16gpu.cuda_setup", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("vgg16gpu.cuda_setup", run_name="__main__")
+    assert ended.value.code == 3
