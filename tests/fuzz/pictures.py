@@ -39,6 +39,7 @@ from tests.fuzz.worker import (
     REFUSED,
     WRONG,
     Outcome,
+    is_pythons_own,
     opened_files,
     peak_nbytes,
     reason_class,
@@ -168,7 +169,7 @@ def examine(number: int, seed: int) -> Outcome:
     try:
         with opened_files() as opened:
             outcome = judge(number, data)
-        if strange := [path for path in opened if Path(path).suffix not in (".py", ".pyc", ".so")]:
+        if strange := [path for path in opened if not is_pythons_own(path)]:
             outcome = Outcome(number, OUTSIDE, strange[0], f"opened {', '.join(strange)}")
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

@@ -51,31 +51,6 @@ def test_windows(device: Device, kind: Kind, shape: Shape, window: str) -> None:
     check_op(device, pool(kind, WINDOWS[window]), image(shape), inner=True)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-def test_average_that_counts_the_padding(device: Device, window: str) -> None:
-    check_op(device, pool("average", WINDOWS[window], count_include_pad=True), image((2, 6, 9, 8)))
-
-
-@pytest.mark.parametrize("size", [244, 122, 61, 30, 15, 7, 2])
-def test_odd_maps_lose_their_last_row_and_column(device: Device, size: int) -> None:
-    y = check_op(device, pool("max", WINDOWS["2x2"]), image((1, 1, size, size)))
-    assert y.shape[2:] == (size // 2, size // 2)
-
-
-@pytest.mark.parametrize("batch", range(1, 6))
-def test_batches(device: Device, batch: int) -> None:
-    op, x = pool("average", WINDOWS["3x3-padded"]), image((batch, 7, 6, 6))
-    y = check_op(device, op, x)
-    for index in range(batch):
-        assert_same_bits(run_op(device, op, x[index : index + 1]), y[index : index + 1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_pixel(device: Device, kind: Kind) -> None:
-    x = image((3, 1, 1, 1))
-    assert_same_bits(check_op(device, pool(kind, Window((1, 1))), x), x)
-
-
 def test_maximum_of_negative_values_and_minus_infinity(device: Device) -> None:
     x = image((1, 4, 6, 6)) - 100
     assert (check_op(device, pool("max", WINDOWS["3x3-padded"]), x) < 0).all()  # the padding is no zero
@@ -234,14 +209,6 @@ def check_global(device: Device, kind: Kind, x: Array, *, inner: bool = True) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_maps(device: Device, kind: Kind, size: tuple[int, int], channels: int, inner: bool) -> None:
     check_global(device, kind, image((2, channels, *size)), inner=inner)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_whole_maps_against_onnxruntime(device: Device, tmp_path: Path, kind: Kind) -> None:
-    x, model = image((3, 6, 14, 9)), Model((3, 6, 14, 9))
-    model.node(f"Global{kind.title()}Pool", ["input"], "y")
-    expected = onnxruntime_values(model.save(tmp_path / "m.onnx"), x)["y"]
-    np.testing.assert_allclose(check_global(device, kind, x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_large_map_is_added_up_in_groups(device: Device) -> None:

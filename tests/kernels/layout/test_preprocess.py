@@ -53,11 +53,6 @@ def test_shapes(device: Device, shape: tuple[int, ...]) -> None:
     check(device, pixels(*shape), normalisation(shape[-1]))
 
 
-def test_every_byte_in_every_channel(device: Device) -> None:
-    values = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
-    check(device, np.repeat(values, 3, axis=-1), IMAGENET)
-
-
 @pytest.mark.parametrize("preset", ["torchvision", "keras", "unit", "symmetric", "raw"])
 def test_every_preset_in_its_own_range(device: Device, preset: str) -> None:
     """The formula of the preset itself, not of pixels / 255, within the rounding of what is added."""
