@@ -61,20 +61,8 @@ NAME: Final = "picture"
 SIDE: Final = 16  # of the network that they are resized for
 LARGE: Final = 1 << 24  # bytes of pixels; a changed number makes such pictures, and more would be taken for a hang
 EXTREMES: Final = (
-    0,
-    1,
-    2,
-    0x7F,
-    0x80,
-    0xFF,
-    0x100,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x10000,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFF,
+    *(0, 1, 2, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF),
+    *(0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF),
 )
 
 

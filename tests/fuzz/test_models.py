@@ -47,10 +47,16 @@ def refusal(place: Path, data: bytes | ModelProto) -> str:
 # By hand
 
 
-def test_an_input_of_a_negative_size(place: Path) -> None:
-    model = message()
-    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -4
-    assert refusal(place, model).startswith("input 'input' has shape (1, 3, -4, 4)")
+def test_what_is_wrong_or_lacks(place: Path) -> None:
+    negative, shapeless, without_versions, without_outputs = (message() for _ in range(4))
+    negative.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -4
+    shapeless.graph.input[0].type.tensor_type.ClearField("shape")
+    del without_versions.opset_import[:]
+    del without_outputs.graph.output[:]
+    assert refusal(place, negative).startswith("input 'input' has shape (1, 3, -4, 4)")
+    assert refusal(place, shapeless).startswith("input 'input' is declared without a shape")
+    assert refusal(place, without_versions).startswith("names no version of the ONNX operators")
+    assert refusal(place, without_outputs).startswith("declares no output")
 
 
 def test_external_data_elsewhere(place: Path) -> None:

@@ -14,11 +14,14 @@ import pytest
 from tests.support.kernel_harness import assert_same_bits, kernels_of
 from tests.support.onnx_models import Model, random_input, vgg_features
 from vgg16gpu import Engine
+from vgg16gpu.compiler import model as compiler
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
 from vgg16gpu.compiler.lowering import MODULES
 from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
@@ -167,6 +170,28 @@ def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_pa
         value = next(value for value in made.engine.program.values if value.name == "relu0")
         rows = made.memory()[value.pointer.offset :][: value.nbytes].reshape(BATCH, -1)
         assert [bool((row != LEFT).any()) for row in rows] == [False, True, False]
+
+
+def test_the_nets_have_the_kernels_that_are_guarded(tmp_path: Path) -> None:
+    """But for those that bring images in and out, which are added here."""
+    found = set()
+    for make, outputs, _ in MODELS.values():
+        model = compiler.Model(make().save(tmp_path / "model.onnx", outputs))
+        options: Any = {"batch": BATCH, "kernels": "ffma", "outputs": outputs}
+        plan = compile_model(model, EngineOptions(**options), H200)
+        found |= {step.kernel.source for step in plan.programs[0].steps}
+    wanted = {
+        "conv_igemm",
+        "conv_general",
+        "gemm_splitk",
+        "elementwise",
+        "lrn",
+        "matmul",
+        "rearrange",
+        "softmax",
+        "pool",
+    }
+    assert {f"{name}.cu" for name in wanted} <= found
 
 
 def guarded_sources() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernels.gemm.test_gemm_splitk import LENGTHS, MAPS, make
+from tests.kernels.gemm.test_gemm_splitk import LENGTHS, make
 from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, one_op, run_op
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -33,11 +33,6 @@ def test_reduction_lengths(device: Device, length: int) -> None:
 @pytest.mark.parametrize("batch", [2, 7])
 def test_numbers_of_outputs(device: Device, batch: int, outputs: int) -> None:
     check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0, bias=outputs != 5), inner=True)
-
-
-@pytest.mark.parametrize("shape", MAPS, ids=str)
-def test_flattening_feature_maps(device: Device, shape: Shape) -> None:
-    check(device, *make(shape, 6))
 
 
 @pytest.mark.sanitize

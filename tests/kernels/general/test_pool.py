@@ -22,16 +22,13 @@ KINDS: tuple[Kind, ...] = ("max", "average")
 
 WINDOWS = {
     "2x2": Window((2, 2), (2, 2)),
-    "2x2-overlapping": Window((2, 2), (1, 1)),
     "3x3-overlapping": Window((3, 3), (2, 2)),
     "3x3-padded": Window((3, 3), (2, 2), Pads(1, 1, 1, 1)),
     "3x3-same": Window((3, 3), (1, 1), Pads(1, 1, 1, 1)),
     "3x3-one-sided": Window((3, 3), (2, 2), Pads(0, 2, 1, 0)),
     "2x3": Window((2, 3), (2, 1), Pads(1, 0, 0, 2)),
-    "1x3": Window((1, 3), (1, 3)),
     "2x2-gaps": Window((2, 2), (3, 3)),
     "5x5-padded": Window((5, 5), (3, 2), Pads(2, 2, 2, 2)),
-    "7x7": Window((7, 7), (1, 1)),
 }
 MAPS: tuple[Shape, ...] = ((1, 4, 8, 8), (2, 3, 15, 15), (3, 5, 7, 9))
 

@@ -222,14 +222,6 @@ def test_a_pool_of_any_size(device: Device) -> None:
     np.testing.assert_array_equal(run(device, wanted, given, far=3 << 34), run(device, wanted, given))
 
 
-def test_a_picture_has_the_same_bits_in_any_batch(device: Device) -> None:
-    wanted = fit((30, 40), interpolation="bicubic")
-    given = pictures([(50, 60), (300, 41), (40, 400)], 3)
-    together = run(device, wanted, given)
-    for picture, found in zip(given, together, strict=True):
-        np.testing.assert_array_equal(run(device, wanted, [picture])[0], found)
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("channels", [1, 3])
