@@ -83,12 +83,6 @@ def test_nan_reaches_the_windows_that_hold_it_and_no_other(device: Device) -> No
     assert_same_bits(y, clean)
 
 
-def test_an_image_has_the_same_bits_in_any_batch(device: Device) -> None:
-    op, x = lrn(5), image((4, 10, 5, 5))
-    y = run_op(device, op, x)
-    assert_same_bits(np.concatenate([run_op(device, op, one[None]) for one in x]), y)
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("size", [2, 5])
 def test_small_shapes(device: Device, size: int) -> None:

@@ -234,13 +234,6 @@ def test_nan_in_a_map_reaches_its_channel_and_no_other(device: Device, kind: Kin
     assert_same_bits(y, clean)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_map_has_the_same_bits_in_any_batch(device: Device, kind: Kind) -> None:
-    x = image((4, 9, 11, 13))
-    y = run_op(device, global_pool(kind), x)
-    assert_same_bits(np.concatenate([run_op(device, global_pool(kind), one[None]) for one in x]), y)
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_shapes(device: Device, kind: Kind) -> None:

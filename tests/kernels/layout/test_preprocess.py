@@ -64,13 +64,6 @@ def test_every_preset_in_its_own_range(device: Device, preset: str) -> None:
     np.testing.assert_allclose(np.moveaxis(result.value("x"), 1, -1), expected, rtol=0, atol=2 * EPSILON * largest)
 
 
-def test_an_image_has_the_same_bits_in_any_batch(device: Device) -> None:
-    images = pixels(4, 20, 20, 3)
-    together = run(device, images, IMAGENET).value("x")
-    for index, image in enumerate(images):
-        assert np.array_equal(run(device, image[None], IMAGENET).value("x")[0], together[index])
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("shape", [(2, 17, 16, 3), (1, 3, 3, 1)], ids=str)
 def test_small_shapes(device: Device, shape: tuple[int, ...]) -> None:
