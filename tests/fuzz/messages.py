@@ -116,18 +116,8 @@ def _attribute_set(random: Random, model: ModelProto) -> None:
     """An attribute more, less, twice, or with a name of another one."""
     items = _node(random, model).attribute
     names = (
-        "axis",
-        "perm",
-        "group",
-        "pads",
-        "strides",
-        "dilations",
-        "ceil_mode",
-        "alpha",
-        "transA",
-        "to",
-        "axes",
-        "mode",
+        *("axis", "perm", "group", "pads", "strides", "dilations", "ceil_mode", "alpha"),
+        *("transA", "to", "axes", "mode"),
     )
     match random.randrange(4):
         case 0:
@@ -388,46 +378,13 @@ def _blow_up(random: Random, model: ModelProto) -> None:
 
 
 OPERATORS: Final = (
-    *(
-        "Conv",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-    ),
-    *(
-        "Sum",
-        "Relu",
-        "LeakyRelu",
-        "Clip",
-        "Softmax",
-        "LogSoftmax",
-        "Flatten",
-        "Reshape",
-        "Shape",
-        "Gather",
-        "Slice",
-        "Cast",
-    ),
-    *(
-        "Squeeze",
-        "Unsqueeze",
-        "Concat",
-        "Constant",
-        "ConstantOfShape",
-        "Dropout",
-        "BatchNormalization",
-        "LRN",
-        "Identity",
-    ),
-    *("Transpose", "Pad", "QuantizeLinear", "DequantizeLinear", "QLinearConv", "If", "Loop", "Sqrt", "Expand", "Range"),
-    *("Size", "Split", "Twice", "Resize", "", "No such operator"),
+    *("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Gemm", "MatMul", "Add", "Sub"),
+    *("Mul", "Div", "Sum", "Relu", "LeakyRelu", "Clip", "Softmax", "LogSoftmax", "Flatten", "Reshape", "Shape"),
+    *("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze", "Concat", "Constant", "ConstantOfShape", "Dropout"),
+    *("BatchNormalization", "LRN", "Identity", "Transpose", "Pad", "QuantizeLinear", "DequantizeLinear"),
+    *("QLinearConv", "If", "Loop", "Sqrt", "Expand", "Range", "Size", "Split", "Twice", "Resize"),
+    "",
+    "No such operator",
 )
 _MESSAGES: Final[Mapping[str, Callable[[Random, ModelProto], None]]] = {
     "weight dimension": _weight_dim,

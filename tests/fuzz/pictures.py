@@ -39,6 +39,7 @@ from tests.fuzz.worker import (
     REFUSED,
     WRONG,
     Outcome,
+    is_pythons_own,
     opened_files,
     peak_nbytes,
     reason_class,
@@ -60,20 +61,8 @@ NAME: Final = "picture"
 SIDE: Final = 16  # of the network that they are resized for
 LARGE: Final = 1 << 24  # bytes of pixels; a changed number makes such pictures, and more would be taken for a hang
 EXTREMES: Final = (
-    0,
-    1,
-    2,
-    0x7F,
-    0x80,
-    0xFF,
-    0x100,
-    0x7FFF,
-    0x8000,
-    0xFFFF,
-    0x10000,
-    0x7FFFFFFF,
-    0x80000000,
-    0xFFFFFFFF,
+    *(0, 1, 2, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF),
+    *(0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF),
 )
 
 
@@ -168,7 +157,7 @@ def examine(number: int, seed: int) -> Outcome:
     try:
         with opened_files() as opened:
             outcome = judge(number, data)
-        if strange := [path for path in opened if Path(path).suffix not in (".py", ".pyc", ".so")]:
+        if strange := [path for path in opened if not is_pythons_own(path)]:
             outcome = Outcome(number, OUTSIDE, strange[0], f"opened {', '.join(strange)}")
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

@@ -16,7 +16,7 @@ from tests.fuzz import models as fuzz
 from tests.fuzz import worker as fuzz_worker
 from tests.fuzz.cases import case
 from tests.fuzz.seeds import SECRET, furnish, seeds, send_out
-from tests.fuzz.worker import AGREES, CRASH, HANG, OUTSIDE, REFUSED, WRONG, Examiner, Outcome
+from tests.fuzz.worker import AGREES, CRASH, FAILURES, HANG, OUTSIDE, REFUSED, WRONG, Examiner, Outcome
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
@@ -47,10 +47,16 @@ def refusal(place: Path, data: bytes | ModelProto) -> str:
 # By hand
 
 
-def test_an_input_of_a_negative_size(place: Path) -> None:
-    model = message()
-    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -4
-    assert refusal(place, model).startswith("input 'input' has shape (1, 3, -4, 4)")
+def test_what_is_wrong_or_lacks(place: Path) -> None:
+    negative, shapeless, without_versions, without_outputs = (message() for _ in range(4))
+    negative.graph.input[0].type.tensor_type.shape.dim[2].dim_value = -4
+    shapeless.graph.input[0].type.tensor_type.ClearField("shape")
+    del without_versions.opset_import[:]
+    del without_outputs.graph.output[:]
+    assert refusal(place, negative).startswith("input 'input' has shape (1, 3, -4, 4)")
+    assert refusal(place, shapeless).startswith("input 'input' is declared without a shape")
+    assert refusal(place, without_versions).startswith("names no version of the ONNX operators")
+    assert refusal(place, without_outputs).startswith("declares no output")
 
 
 def test_external_data_elsewhere(place: Path) -> None:
@@ -73,35 +79,31 @@ def test_external_data_elsewhere(place: Path) -> None:
 # By the thousand
 
 
-def test_cases_are_what_their_numbers_say() -> None:
-    for number in (0, 17, 500, 1234):
-        assert case(number, 3).data == case(number, 3).data
-        assert case(number, 3).changes == case(number, 3).changes
-    assert case(500, 3).data != case(500, 4).data
-    kinds = {change for number in range(300) for change in case(number).changes}
-    assert len(kinds) >= 35
+def test_no_hostile_file_does_harm(tmp_path: Path) -> None:
+    """The first files are the seeds themselves, and these are run."""
+    verdicts, changes = [], set()
+    with Examiner(tmp_path / "place", 4, [0.0] * 4) as examiner:
+        for number in range(80):
+            assert case(number, 4).data == case(number, 4).data
+            changes |= {*case(number, 4).changes}
+            outcome = examiner.examine(number)
+            assert outcome.verdict not in FAILURES, outcome
+            verdicts.append(outcome.verdict)
+    assert verdicts[: len(seeds())] == [AGREES] * len(seeds())
+    assert verdicts.count(REFUSED) > 40
+    assert len(changes) > 20
 
 
-@pytest.mark.parametrize("number", range(len(seeds())), ids=[seed.name for seed in seeds()])
-def test_seeds_are_valid(tmp_path: Path, number: int) -> None:
-    with Examiner(tmp_path / "place", 0, [0.0] * 4) as examiner:
-        assert examiner.examine(number) == Outcome(number, AGREES)
-
-
-@pytest.mark.parametrize(
-    ("first", "cases"), [(0, 80), pytest.param(80, 1420, marks=pytest.mark.slow(reason="more of the same"))]
-)
-def test_no_hostile_file_does_harm(tmp_path: Path, first: int, cases: int) -> None:
+@pytest.mark.slow(reason="more of the same, in processes of their own")
+def test_no_hostile_file_of_many_does_harm(tmp_path: Path) -> None:
     record = tmp_path / "fuzz.json"
-    arguments = ["--first", str(first), "--cases", str(cases), "--seed", "4"]
+    arguments = ["--first", "80", "--cases", "1420", "--seed", "4"]
     code = fuzz.main([*arguments, "--keep", str(tmp_path / "kept"), "--output", str(record)])
     found = json.loads(record.read_text())
-    assert found["failures"] == []
-    assert code == 0
-    assert found["cases"] == cases
-    assert found["verdicts"][REFUSED] > cases // 2
-    assert found["verdicts"][AGREES] > cases // 20
-    assert len(found["reasons"]) > min(50, cases // 4)
+    assert (code, found["failures"], found["cases"]) == (0, [], 1420)
+    assert found["verdicts"][REFUSED] > 710
+    assert found["verdicts"][AGREES] > 71
+    assert len(found["reasons"]) > 50
 
 
 # What the fuzzer sees
@@ -121,21 +123,14 @@ def test_other_errors_are_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Traceback" in outcome.report
 
 
-def test_much_memory_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = examined(tmp_path, monkeypatch, lambda _: np.ones(2 * fuzz_worker.LOAD_NBYTES, np.uint8))
-    assert outcome.verdict == CRASH
-    assert "MemoryError" in outcome.reason
-
-
-@pytest.mark.parametrize("path", [SECRET, "model/absolute.bin", "/etc/passwd"])
-def test_other_files_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_other_files_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def harm(_: Path) -> None:
-        os.close(os.open(tmp_path / "place" / path, os.O_RDONLY))
+        os.close(os.open(tmp_path / "place" / "model" / "absolute.bin", os.O_RDONLY))
         raise ModelError("as if nothing had happened")
 
     outcome = examined(tmp_path, monkeypatch, harm)
     assert outcome.verdict == OUTSIDE
-    assert Path(path).name in outcome.report
+    assert "absolute.bin" in outcome.report
 
 
 def test_wrong_answers_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,45 +8,42 @@ import numpy as np
 import pytest
 
 from tests.fuzz import pictures
-from tests.fuzz.pictures import AGREES, DECODED, NAME, examine, picture_case, run, seeds
-from tests.fuzz.worker import CRASH, OUTSIDE, REFUSED, WRONG
+from tests.fuzz.pictures import AGREES, DECODED, NAME, examine, run, seeds
+from tests.fuzz.worker import CRASH, FAILURES, OUTSIDE, REFUSED, WRONG
 from tests.support.picture_files import every_kind
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.jpeg import jpeg_shape
+
+NOT_FAST = ("cmyk.jpg", "turned.jpg")
 
 pytest.importorskip("simplejpeg")
 if jpeg_shape(every_kind()["colour.jpg"], 3) is None:
     pytest.skip("this Pillow is built with an older libjpeg-turbo, or another library", allow_module_level=True)
 
 
-def test_cases_are_what_their_numbers_say():
-    for number in (0, 17, 500, 1234):
-        assert picture_case(number, 3) == picture_case(number, 3)
-    assert picture_case(500, 3) != picture_case(500, 4)
-    changes = {change for number in range(2000) for change in picture_case(number)[0].split(", ")[1:]}
-    assert len(changes) == 15
+@pytest.mark.filterwarnings("ignore")  # Pillow's, of damaged metadata
+def test_no_hostile_picture_does_harm(capfd):
+    """The first pictures are the seeds themselves."""
+    verdicts = []
+    for number in range(80):
+        found = examine(number, 4)
+        assert found.verdict not in FAILURES, found
+        verdicts.append(found.verdict)
+    capfd.readouterr()  # libtiff writes there what it finds
+    whole = [AGREES if name.endswith(("jpg", "jpeg")) and name not in NOT_FAST else DECODED for name in seeds()]
+    assert verdicts[: len(whole)] == whole
+    assert verdicts.count(REFUSED) > 4
 
 
-@pytest.mark.parametrize("number", range(len(seeds())), ids=list(seeds()))
-def test_seeds_are_whole(number):
-    name = list(seeds())[number]
-    fast = name.endswith(("jpg", "jpeg")) and name not in ("cmyk.jpg", "turned.jpg")
-    assert examine(number, 0).verdict == (AGREES if fast else DECODED)
-
-
-@pytest.mark.parametrize(
-    ("first", "cases"), [(0, 80), pytest.param(80, 3220, marks=pytest.mark.slow(reason="more of the same"))]
-)
-def test_no_hostile_picture_does_harm(tmp_path, first, cases):
+@pytest.mark.slow(reason="more of the same, in processes of their own")
+def test_no_hostile_picture_of_many_does_harm(tmp_path):
     record = tmp_path / "fuzz.json"
-    arguments = ["--first", str(first), "--cases", str(cases), "--seed", "4"]
+    arguments = ["--first", "80", "--cases", "3220", "--seed", "4"]
     code = run([*arguments, "--keep", str(tmp_path / "kept"), "--output", str(record)])
     found = json.loads(record.read_text())
-    assert found["failures"] == []
-    assert code == 0
-    assert found["cases"] == cases
+    assert (code, found["failures"], found["cases"]) == (0, [], 3220)
     for verdict in (REFUSED, DECODED, AGREES):
-        assert found["verdicts"][verdict] > cases // 20
+        assert found["verdicts"][verdict] > 161
 
 
 def refuse(*_):

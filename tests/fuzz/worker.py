@@ -197,8 +197,13 @@ class Examiner:
 
     def _may_open(self, path: str) -> bool:
         """Whether a file is the model's, or Python's own: modules are imported when they are first needed."""
-        real = Path(path).resolve()
-        return real.is_relative_to(self._model.parent) or real.suffix in (".py", ".pyc", ".so")
+        return is_pythons_own(path) or Path(path).resolve().is_relative_to(self._model.parent)
+
+
+def is_pythons_own(path: str) -> bool:
+    """Whether a file is a module's, also one that is compiled just now."""
+    real = Path(path).resolve()
+    return real.suffix in (".py", ".pyc", ".so") or real.parent.name == "__pycache__"
 
 
 def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> str:

@@ -14,11 +14,14 @@ import pytest
 from tests.support.kernel_harness import assert_same_bits, kernels_of
 from tests.support.onnx_models import Model, random_input, vgg_features
 from vgg16gpu import Engine
+from vgg16gpu.compiler import model as compiler
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
 from vgg16gpu.compiler.lowering import MODULES
 from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
@@ -54,8 +57,8 @@ def general() -> Model:
 
 
 MODELS = {  # what, its outputs, by kernels for which devices
-    "vgg": (vgg, ("y", "relu1"), "cuda"),
     "direct": (vgg, ("y", "relu1"), "cpu"),
+    "vgg": (vgg, ("y", "relu1"), "cuda"),
     "general": (general, ("y", "pooled", "m"), "cuda"),
 }
 both = pytest.mark.parametrize("name", MODELS)
@@ -158,7 +161,8 @@ def test_images_that_need_it_have_the_bits_of_an_ordinary_run(
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("name", ["vgg", "direct"])
+@pytest.mark.first_case(reason="vgg16gpu runs conv_direct on the CPU, conv_igemm on GPUs")
+@pytest.mark.parametrize("name", ["direct", "vgg"])
 def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_path: Path, name: str) -> None:
     """No tile has pixels of two of these."""
     with arranged(device, name, tmp_path) as made:
@@ -168,16 +172,38 @@ def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_pa
         assert [bool((row != LEFT).any()) for row in rows] == [False, True, False]
 
 
+def test_the_nets_have_the_kernels_that_are_guarded(tmp_path: Path) -> None:
+    """But for those that bring images in and out, which are added here."""
+    found = set()
+    for make, outputs, _ in MODELS.values():
+        model = compiler.Model(make().save(tmp_path / "model.onnx", outputs))
+        options: Any = {"batch": BATCH, "kernels": "ffma", "outputs": outputs}
+        plan = compile_model(model, EngineOptions(**options), H200)
+        found |= {step.kernel.source for step in plan.programs[0].steps}
+    wanted = {
+        "conv_igemm",
+        "conv_general",
+        "gemm_splitk",
+        "elementwise",
+        "lrn",
+        "matmul",
+        "rearrange",
+        "softmax",
+        "pool",
+    }
+    assert {f"{name}.cu" for name in wanted} <= found
+
+
 def guarded_sources() -> list[str]:
     """Of kernels that second passes may launch: float32 arithmetic."""
     rows = [row for row in MODULES if "ffma" in row.families and "PowerOfTwo" not in row.ops]  # that is float16's
     return sorted({*AT_THE_EDGES, *(f"{row.module.rpartition('.')[2]}.cu" for row in rows)})
 
 
-@pytest.mark.parametrize("source", guarded_sources())
-def test_every_kernel_of_a_second_pass_has_a_guard(source: str) -> None:
-    _, *kernels = read_source(source).split('extern "C" __global__')
-    assert kernels
-    for text in kernels:
-        assert " GUARD_PARAMETERS) {\n" in text
-        assert "\n  RETURN_UNLESS_NEEDED" in text
+def test_every_kernel_of_a_second_pass_has_a_guard() -> None:
+    for source in guarded_sources():
+        _, *kernels = read_source(source).split('extern "C" __global__')
+        assert kernels, source
+        for text in kernels:
+            assert " GUARD_PARAMETERS) {\n" in text, source
+            assert "\n  RETURN_UNLESS_NEEDED" in text, source

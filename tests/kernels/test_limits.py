@@ -131,7 +131,6 @@ def check(device: Device, case: Case, limits: Limits) -> None:
 MAPS: Final = (3, 6, 9, 14)
 CASES: Final = (
     Case("conv_direct_f32", MAPS, "conv"),
-    Case("conv_direct_f32", MAPS, "conv", pool=True),
     Case("conv_igemm_f32", MAPS, "conv", of="cuda"),
     Case("conv_igemm_reduce_f32", (2, 70, 6, 6), "conv", pool=True),
     Case("conv_general_f32", MAPS, "grouped"),
@@ -148,7 +147,7 @@ CASES: Final = (
         )
     ),
 )
-FEW: Final = Case("conv_few", (2, 64, 9, 14), "few", "bf16", "mma")
+FEW: Final = Case("conv_few", (2, 70, 9, 14), "few", "fp16", "mma")
 HOPPER: Final = tuple(
     Case(kernel, shape, op, precision, "wgmma", pool=pool)
     for precision in ("fp32", "fp16", "bf16")
@@ -170,18 +169,17 @@ def test_clipped_to_the_bit(device: Device, case: Case, limits: Limits) -> None:
     check(device, case, limits)
 
 
-@pytest.mark.parametrize("limits", [LIMITS, POSITIVE], ids=["two", "positive"])
-def test_few_outputs(device: Device, limits: Limits) -> None:
+def test_few_outputs(device: Device) -> None:
     """The result is the graph's, in float32."""
     x = normal(seeded("few"), *FEW.shape)
     found = []
-    for each in (None, limits):
+    for each in (None, LIMITS):
         graph = replace(made(FEW, each), outputs=("y",))
         graph = replace(graph, ops=graph.ops[:1])
         result = run_graph(device, graph, x, PlanOptions(FEW.precision, FEW.kernels))
         assert result.program.steps[-1].kernel.name == "conv_few"
         found.append(result.value("y"))
-    assert_same_bits(found[1], np.clip(found[0], *limits))
+    assert_same_bits(found[1], np.clip(found[0], *LIMITS))
 
 
 @pytest.mark.gpu
@@ -191,13 +189,12 @@ def test_hopper(hopper: CudaDevice, case: Case, limits: Limits) -> None:
     check(hopper, case, limits)
 
 
-@pytest.mark.parametrize("of", ["cpu", "cuda"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nan_stays_and_infinity_ends(device: Device, value: float, of: str) -> None:
-    case = Case("", (1, 3, 6, 6), "conv", of=of)
+def test_nan_stays_and_infinity_ends(device: Device, value: float) -> None:
+    case = Case("", (1, 3, 6, 6), "conv")
     x = normal(seeded("nan"), *case.shape)
     x[0, 1, 3, 3] = value
-    with kernels_of(of):
+    with kernels_of("cpu"):
         result = run_graph(device, made(case, LIMITS), x)
     y = result.value("y")
     assert result.nonfinite.all()

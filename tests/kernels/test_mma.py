@@ -1,38 +1,26 @@
-"""The mma.sync kernels and the CPU's emulation of what they are made of, against numpy."""
+"""What the mma.sync kernels are made of, as the CPU emulates it, against numpy; and their tiles.
+
+conv/test_conv_mma.py and gemm/test_gemm_mma.py have the kernels.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from tests.kernels.layout.test_convert import bf16_bits
 from tests.support.cpu_kernels import Array, fixture_kernel, launch
 from tests.support.kernel_harness import seeded
-from tests.support.mma_cases import (
-    Case,
-    Problem,
-    bf16_bits,
-    check_conv,
-    check_output,
-    guarded,
-    make,
-    padded,
-    random_values,
-    reference,
-    run_conv,
-    stored,
-    unguarded,
-    values,
-    weight_element,
-)
 from vgg16gpu.compiler.lowering import mma_geometry
-from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, GEMM_TILES, LARGE_48K, OPERANDS, MmaTile
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.values import Element
+
+Float: TypeAlias = npt.NDArray[np.float64]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +28,42 @@ def device() -> Iterator[CpuDevice]:
     opened = CpuDevice()
     yield opened
     opened.close()
+
+
+def stored(x: Array, element: Element) -> Array:
+    """Real numbers as the kernels store them (quantised elements: with a step of 1)."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        match element:
+            case Element.F16:
+                return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
+            case Element.BF16:
+                return bf16_bits(x.astype(np.float32))
+            case Element.U8:
+                return np.clip(np.where(np.isnan(x), 0, np.rint(x)), 0, 255).astype(np.uint8)
+            case _:
+                return np.clip(np.where(np.isnan(x), 0, np.rint(x)), -128, 127).astype(np.int8)
+
+
+def values(bits: Array, element: Element) -> Float:
+    """What stored elements stand for."""
+    match element:
+        case Element.F16:
+            return bits.view(np.float16).astype(np.float64)
+        case Element.BF16:
+            return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        case _:
+            return bits.astype(np.float64)
+
+
+def weight_element(element: Element) -> Element:
+    return Element.S8 if element.nbytes == 1 else element
+
+
+def random_values(random: np.random.Generator, element: Element, *shape: int, weights: bool = False) -> Array:
+    """Stored numbers of unit scale, or of the whole range of a byte."""
+    x = random.standard_normal(shape)
+    kind = weight_element(element) if weights else element
+    return stored(x * (50 if kind.nbytes == 1 else 1), kind)
 
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 65519.99, 65520.0, -65520.0, 2.0**-14, 2.0**-24, 2.0**-25]
@@ -72,7 +96,7 @@ def words(matrix: Array, row: int, k: int) -> int:
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("element", OPERANDS, ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [Element.F16, Element.U8], ids=lambda e: e.name)
 def test_a_product_of_16_by_8(device: CpuDevice, element: Element) -> None:
     random = seeded(element.name)
     k = 32 // element.nbytes
@@ -118,201 +142,7 @@ def test_misuse_is_reported(device: CpuDevice) -> None:
         launch(device, fixture_kernel("half_warp", "mma.cu"), [np.zeros(32, np.float32)])
 
 
-def tile_id(tile: MmaTile) -> str:
-    return f"{tile.out}x{tile.px}x{tile.k_nbytes}"
-
-
-def ids(cases: Sequence[Case]) -> list[object]:
-    return [pytest.param(case, id=str(case)) for case in cases]
-
-
-SHAPES = (
-    Case((1, 64, 8, 8), 64),
-    Case((1, 64, 8, 8), 64, pool=True),
-    Case((2, 100, 7, 7), 70),
-    Case((2, 100, 7, 7), 70, pool=True),
-    Case((3, 3, 15, 13), 64, image=True),
-    Case((1, 3, 4, 4), 5, relu=False, image=True),
-    Case((1, 1, 1, 1), 1, (1, 1), pads=(0, 0, 0, 0)),
-    Case((9, 64, 1, 1), 65, (1, 1), pads=(0, 0, 0, 0)),
-    Case((40, 8, 2, 2), 4, pool=True),
-    Case((1, 5, 9, 8), 6, (5, 5), pads=(2, 2, 2, 2)),
-    Case((1, 3, 17, 17), 6, (7, 7), (2, 2), (3, 3, 3, 3), image=True),
-    Case((2, 65, 10, 11), 130, (3, 3), (3, 2)),
-    Case((1, 20, 11, 11), 6, (5, 5), (2, 2), (2, 1, 0, 2), pool=True),
-    Case((1, 3, 9, 8), 6, (2, 3), (2, 1), (0, 1, 1, 0), relu=False),
-    Case((1, 1, 1, 300), 3),
-)
-ELEMENTS = tuple(
-    replace(case, element=element, out_element=out_element)
-    for case in (SHAPES[2], SHAPES[3])
-    for element, out_element in [
-        *((e, e) for e in OPERANDS[1:]),
-        *((e, Element.F32) for e in OPERANDS),
-        *((Element.U8, Element.F16), (Element.S8, Element.U8), (Element.BF16, Element.S8)),
-    ]
-    if not case.pool or element is out_element
-)
-SANITIZED = (SHAPES[3], SHAPES[5], SHAPES[13], replace(SHAPES[3], element=Element.U8))
-
-
-@pytest.mark.parametrize("case", ids(SHAPES))
-def test_convolutions(device: CpuDevice, case: Case) -> None:
-    check_conv(device, case)
-
-
-@pytest.mark.first_case(reason="test_conv_mma.py has elements")
-@pytest.mark.parametrize("case", ids(ELEMENTS))
-def test_elements_of_convolutions(device: CpuDevice, case: Case) -> None:
-    check_conv(device, case)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("case", ids(SANITIZED))
-def test_small_convolutions(device: CpuDevice, case: Case) -> None:
-    check_conv(device, case)
-
-
-@pytest.mark.first_case(reason="test_conv_mma.py has tiles")
-@pytest.mark.parametrize("tile", CONV_TILES, ids=tile_id)
-@pytest.mark.parametrize("case", ids([SHAPES[3], replace(SHAPES[11], element=Element.S8)]))
-def test_every_tile_gives_the_same_bits(device: CpuDevice, case: Case, tile: MmaTile) -> None:
-    np.testing.assert_array_equal(check_conv(device, case, tile), run_conv(device, make(case), mma_geometry.SMALL)[0])
-
-
-@pytest.mark.first_case(reason="test_conv_mma.py and test_gemm_mma.py have shapes")
-@pytest.mark.parametrize("pool", [False, True])
-def test_an_image_has_the_same_bits_in_any_batch_and_position(device: CpuDevice, pool: bool) -> None:
-    problem = make(Case((4, 64, 6, 6), 64, pool=pool))
-    together, maxima = run_conv(device, problem, mma_geometry.LARGE)
-    for i in range(4):
-        alone = replace(problem, x=problem.x[[i]], case=replace(problem.case, shape=(1, 64, 6, 6)))
-        out, maximum = run_conv(device, alone, mma_geometry.SMALL)
-        np.testing.assert_array_equal(out[0], together[i])
-        np.testing.assert_array_equal(maximum[0], maxima[i])
-
-
-@pytest.mark.parametrize("pool", [False, True])
-@pytest.mark.parametrize(("bad", "recorded"), [(np.nan, np.nan), (np.inf, np.nan), (6e4, np.inf)])
-def test_what_is_not_finite_is_kept_and_recorded(device: CpuDevice, bad: float, recorded: float, pool: bool) -> None:
-    """The image next to it and the padding channels keep their numbers."""
-    problem = make(Case((3, 64, 6, 6), 70, relu=False, pool=pool))
-    clean, clean_maxima = run_conv(device, problem, mma_geometry.MEDIUM)
-    problem.x[1, 2, 3, :7] = stored(np.full(7, bad), Element.F16)
-    out, maxima = run_conv(device, problem, mma_geometry.MEDIUM)
-    np.testing.assert_array_equal(out[[0, 2]], clean[[0, 2]])
-    np.testing.assert_array_equal(maxima[[0, 2]], clean_maxima[[0, 2]])
-    assert not out[..., 70:].any()
-    np.testing.assert_array_equal(maxima[1], np.float32(recorded))
-    assert not np.isfinite(values(out[1], Element.F16)).all()
-
-
-def test_nan_reaches_the_outputs_whose_window_holds_it(device: CpuDevice) -> None:
-    """No others: what fills up the last stage of the reduction is zero, whatever the pixels hold."""
-    problem = make(Case((1, 3, 9, 8), 64, image=True))
-    problem.x[0, 4, 3] = stored(np.full(3, np.nan), Element.F16)
-    out, _ = run_conv(device, problem, mma_geometry.SMALL)
-    reached = np.zeros((9, 8), np.bool_)
-    reached[3:6, 2:5] = True
-    np.testing.assert_array_equal(np.isnan(values(out[0], Element.F16)), np.repeat(reached[..., None], 64, axis=2))
-
-
-def test_int32_sums_are_exact(device: CpuDevice) -> None:
-    """Weights and activations at the ends of their ranges: only the conversion to float rounds."""
-    case = Case((1, 320, 5, 5), 64, element=Element.U8, out_element=Element.F32, relu=False)
-    problem = make(case)
-    problem.x[...] = 255 - (problem.x % 2)
-    problem.weight[...] = np.where(problem.weight > 0, 127, -128)
-    problem.dequant[:], problem.bias[:] = 1, 0
-    out, _ = run_conv(device, problem, mma_geometry.MEDIUM)
-    exact = reference(case, problem.x, problem.weight, problem.dequant, problem.bias, problem.out_scale)
-    np.testing.assert_array_equal(out[..., :64], exact.astype(np.float32))
-
-
-# ---- Fully connected layers
-
-
-def run_gemm(device: CpuDevice, x: Array, weight: Array, problem: Problem, tile: MmaTile) -> tuple[Array, Array]:
-    """(what is stored, recorded magnitudes) of x (N,KP) times weight (OUT,KP)."""
-    case = problem.case
-    batch, features = x.shape
-    outputs = weight.shape[0]
-    k_nbytes = features * case.element.nbytes
-    parts, part_nbytes = mma_geometry.gemm_parts(k_nbytes)
-    pitch = case.output.padded(outputs)
-    out_stored = math.ceil(outputs / 64) * 64
-    assert mma_geometry.gemm_workspace_nbytes(batch, outputs, k_nbytes) == 4 * parts * batch * out_stored
-    partial = guarded(Element.F32, parts * batch, out_stored)
-    out, maxima = guarded(case.output, batch, pitch), np.zeros(batch, np.float32)
-    gemm, finish = tile.gemm_kernels(case.element, case.output)
-    launch(
-        device,
-        gemm,
-        [partial, x, weight, batch, outputs, features, part_nbytes],
-        grid=mma_geometry.gemm_grid(tile, batch, outputs, k_nbytes),
-        block=(tile.threads,),
-        shared=tile.shared,
-    )
-    unguarded(partial)
-    launch(
-        device,
-        finish,
-        [
-            *(out, maxima, partial, problem.dequant, problem.bias, problem.out_scale),
-            *(batch, outputs, pitch, parts, int(case.relu), 1),
-        ],
-        grid=mma_geometry.finish_grid(batch, pitch),
-        block=(mma_geometry.FINISH_THREADS,),
-    )
-    return unguarded(out), maxima
-
-
-def gemm_case(batch: int, features: int, outputs: int, element: Element, out_element: Element) -> Case:
-    """A fully connected layer is a 1x1 convolution of maps of one pixel."""
-    shape = (batch, features, 1, 1)
-    return Case(shape, outputs, (1, 1), pads=(0, 0, 0, 0), element=element, out_element=out_element)
-
-
-def check_gemm(device: CpuDevice, case: Case, tile: MmaTile) -> Array:
-    problem = make(case)
-    x, weight = problem.x[:, 0, 0], problem.weight[:, 0, 0]
-    out, maxima = run_gemm(device, padded(x, case.stored_channels), padded(weight, case.stored_channels), problem, tile)
-    exact = problem.exact[:, 0, 0]
-    check_output(out, exact, case.output, case.shape[1], exact_sums=case.element.nbytes == 1)
-    if case.output is Element.F16:
-        np.testing.assert_array_equal(maxima, np.abs(values(out, Element.F16)).max(axis=1))
-    return out
-
-
-@pytest.mark.first_case(reason="test_gemm_mma.py has tiles")
-@pytest.mark.parametrize("tile", [*GEMM_TILES, LARGE_48K], ids=tile_id)
-def test_every_gemm_tile_gives_the_same_bits(device: CpuDevice, tile: MmaTile) -> None:
-    case = gemm_case(19, 1500, 130, Element.F16, Element.F16)
-    out = check_gemm(device, case, tile)
-    np.testing.assert_array_equal(out, check_gemm(device, case, mma_geometry.CPU_GEMM_TILE))
-
-
-@pytest.mark.parametrize("element", OPERANDS[1:], ids=lambda e: e.name)
-def test_elements_of_gemms(device: CpuDevice, element: Element) -> None:
-    check_gemm(device, gemm_case(19, 1500, 130, element, element), mma_geometry.CPU_GEMM_TILE)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("features", [1, 64, 500, 3000])
-@pytest.mark.parametrize("element", [Element.F16, Element.U8], ids=lambda e: e.name)
-def test_gemm_to_float32(device: CpuDevice, features: int, element: Element) -> None:
-    check_gemm(device, gemm_case(3, features, 10, element, Element.F32), mma_geometry.CPU_GEMM_TILE)
-
-
 # ---- Geometry
-
-
-@pytest.mark.parametrize("k_nbytes", [16, 128, 1008, 1024, 2048, 5000, 8192, 16384, 50176])
-def test_parts_cover_the_reduction(k_nbytes: int) -> None:
-    parts, part_nbytes = mma_geometry.gemm_parts(k_nbytes)
-    assert 1 <= parts <= mma_geometry.MAX_PARTS
-    assert part_nbytes % mma_geometry.PART_ALIGNMENT == 0
-    assert (parts - 1) * part_nbytes < k_nbytes <= parts * part_nbytes
 
 
 @pytest.mark.parametrize("shared_nbytes", [48 << 10, 64 << 10, 99 << 10, 163 << 10, 227 << 10])

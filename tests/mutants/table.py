@@ -6,14 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from tests.kernels import test_mma
 from tests.kernels.conv import test_conv_direct, test_conv_igemm
 from tests.kernels.conv.test_conv_igemm import Case
 from tests.kernels.gemm import test_gemm_direct, test_gemm_splitk
 from tests.kernels.general import test_pool, test_softmax
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.table_layout import COLOURS, EDGES_OF_THE_GRAPH, ELEMENTS, PICTURES
-from vgg16gpu.program.values import Element
 
 PLAIN = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10))
 POOLED = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10, pool=True))
@@ -304,47 +302,6 @@ POOL_AND_SOFTMAX = (
     ),
 )
 
-POOLED_F16, _, STRIDED_F16, _ = (partial(test_mma.test_small_convolutions, case=case) for case in test_mma.SANITIZED)
-
-TENSOR_CORES = (
-    Mutant(
-        "stride of the other axis on tensor cores",
-        "conv_mma.cu",
-        Edit("iw = ow * s.SW - s.PL;", "iw = ow * s.SH - s.PL;"),
-        STRIDED_F16,
-    ),
-    Mutant(
-        "pool window of other columns",
-        "conv_mma.cu",
-        Edit("r % 8 / 2 * 4 + r % 16 / 8 * 2 +", "r % 8 / 2 * 2 + r % 16 / 8 * 8 +"),
-        POOLED_F16,
-    ),
-    Mutant(
-        "magnitude of another image on tensor cores",
-        "conv_mma.cu",
-        Edit("maxima + (long long)n * maxima_stride, largest", "maxima, largest"),
-        POOLED_F16,
-    ),
-    Mutant(
-        "channels behind the last not zeroed on tensor cores",
-        "conv_mma.cu",
-        Edit("v < real, activation", "true, activation"),
-        partial(test_mma.test_what_is_not_finite_is_kept_and_recorded, bad=np.inf, recorded=np.nan, pool=False),
-    ),
-    Mutant(
-        "a part of the reduction dropped",
-        "gemm_mma.cu",
-        Edit("part < parts; part++", "part < parts - 1; part++"),
-        partial(test_mma.test_gemm_to_float32, features=3000, element=Element.F16),
-    ),
-    Mutant(
-        "an image too many stored on tensor cores",
-        "gemm_mma.cu",
-        Edit("if (n >= N || o >= OUTP) continue;", "if (o >= OUTP) continue;"),
-        partial(test_mma.test_gemm_to_float32, features=64, element=Element.U8),
-    ),
-)
-
 MUTANTS = (
     *CONVOLUTION,
     *DIRECT_CONVOLUTION,
@@ -355,7 +312,6 @@ MUTANTS = (
     *ELEMENTS,
     *PICTURES,
     *COLOURS,
-    *TENSOR_CORES,
 )
 
 # For the sanitizers. On the CPU they know where each buffer ends, on a GPU only where an allocation does.

@@ -42,7 +42,7 @@ LIMIT_MUTANTS = (
         "NaN lost in limits",
         "common.cuh",
         edit("fminf(fmaxf(v, low), high)"),
-        partial(test_limits.test_nan_stays_and_infinity_ends, value=float("nan"), of="cpu"),
+        partial(test_limits.test_nan_stays_and_infinity_ends, value=float("nan")),
     ),
     Mutant(
         "limits change places",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels import test_mma
 from tests.kernels.conv import test_conv_few, test_conv_mma
 from tests.kernels.conv.test_conv_igemm import Case as Shapes
 from tests.kernels.conv.test_conv_mma import Case
@@ -19,7 +18,8 @@ IMAGES = case(case=Case("fp16", Shapes((3, 20, 5, 5), 9)))  # several in a tile
 IN_BFLOAT16 = case(case=Case("bf16", Shapes((2, 20, 7, 7), 70)))
 IN_BYTES = case(case=Case("int8", Shapes((2, 20, 7, 7), 70, pool=True)))
 LAST = case(case=Case("fp16", Shapes((3, 20, 5, 5), 20), last=True))
-NAN = test_mma.test_nan_reaches_the_outputs_whose_window_holds_it
+STRIDED = case(case=Case("fp16", Shapes((2, 3, 10, 8), 6, strides=(2, 1))))
+NAN = partial(test_conv_mma.test_nan_reaches_the_windows_that_hold_it_and_no_other, precision="fp16", pool=False)
 INFINITY = partial(test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False)
 
 few = partial(partial, test_conv_few.test_small_shapes)
@@ -144,6 +144,42 @@ MMA_MUTANTS = (
         "mma_epilogue.cuh",
         Edit("<< 8 * i;", "<< 8 * (3 - i);"),
         IN_BYTES,
+    ),
+    Mutant(
+        "stride of the other axis on tensor cores",
+        "conv_mma.cu",
+        Edit("iw = ow * s.SW - s.PL;", "iw = ow * s.SH - s.PL;"),
+        STRIDED,
+    ),
+    Mutant(
+        "pool window of other columns",
+        "conv_mma.cu",
+        Edit("r % 8 / 2 * 4 + r % 16 / 8 * 2 +", "r % 8 / 2 * 2 + r % 16 / 8 * 8 +"),
+        POOLED,
+    ),
+    Mutant(
+        "magnitude of another image on tensor cores",
+        "conv_mma.cu",
+        Edit("maxima + (long long)n * maxima_stride, largest", "maxima, largest"),
+        POOLED,
+    ),
+    Mutant(
+        "channels behind the last not zeroed on tensor cores",
+        "conv_mma.cu",
+        Edit("v < real, activation", "true, activation"),
+        INFINITY,
+    ),
+    Mutant(
+        "a part of the reduction dropped",
+        "gemm_mma.cu",
+        Edit("part < parts; part++", "part < parts - 1; part++"),
+        FULLY,
+    ),
+    Mutant(
+        "an image too many stored on tensor cores",
+        "gemm_mma.cu",
+        Edit("if (n >= N || o >= OUTP) continue;", "if (o >= OUTP) continue;"),
+        FULLY,
     ),
     Mutant(
         "the last part is too long",

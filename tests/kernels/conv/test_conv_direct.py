@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY, REDUCTIONS, VGG, Case, parameters, reduction
+from tests.kernels.conv.test_conv_igemm import EDGES, GEOMETRY, REDUCTIONS, VGG, Case, parameters, reduction
 from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, one_op, run_op
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
@@ -38,7 +38,7 @@ def check(device: Device, case: Case) -> None:
     assert_same_bits(y, by_igemm(device, op, x))
 
 
-@pytest.mark.parametrize("case", parameters((*VGG, *EDGES, *BATCHES, *GEOMETRY)))
+@pytest.mark.parametrize("case", parameters((*EDGES, *GEOMETRY, *map(reduction, REDUCTIONS))))
 def test_shapes(device: Device, case: Case) -> None:
     check(device, case)
 
@@ -46,11 +46,6 @@ def test_shapes(device: Device, case: Case) -> None:
 @pytest.mark.parametrize("case", parameters((*COLUMNS, *ROWS)))
 def test_edges_of_tiles(device: Device, case: Case) -> None:
     check(device, case)
-
-
-@pytest.mark.parametrize("k", REDUCTIONS)
-def test_reduction_lengths(device: Device, k: int) -> None:
-    check(device, reduction(k))
 
 
 def test_groups_that_end_within_a_tap(device: Device) -> None:
@@ -67,20 +62,13 @@ def test_small_shapes(device: Device, case: Case) -> None:
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_where_it_belongs(device: Device, bad: float, pool: bool) -> None:
-    op, x = Case((3, 4, 8, 8), 8, pool=pool).make()
+    op, x = Case((3, 4, 8, 8), 6, pool=pool).make()
     clean = run(device, op, x)
     x[1, 2, 3, 4] = bad
-    y = run(device, op, x)
+    y = run(device, op, x)  # looks at the padding channels: they are zero
     assert_same_bits(y[[0, 2]], clean[[0, 2]])
     np.testing.assert_array_equal(y, by_igemm(device, op, x))
     assert not np.isfinite(y[1]).all()
-
-
-@pytest.mark.parametrize("pool", [False, True])
-def test_padding_channels_stay_zero_beside_an_infinity(device: Device, pool: bool) -> None:
-    op, x = Case((1, 40, 8, 8), 6, pool=pool).make()
-    x[0, 2, 3, 4] = np.inf
-    run(device, op, x)  # looks at the padding
 
 
 def test_an_image_has_the_same_bits_in_any_batch(device: Device) -> None:

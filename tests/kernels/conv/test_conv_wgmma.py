@@ -111,11 +111,6 @@ def test_a_thousand_replays(hopper: CudaDevice, precision: str) -> None:
     check_replays(hopper, ConvCase(precision, (2, 64, 15, 15), 128, HALVES, pool=True).trial())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS[1:])
-def test_a_thousand_replays_of_a_flat_pool(hopper: CudaDevice, precision: str) -> None:
-    check_replays(hopper, ConvCase(precision, (40, 64, 20, 9), 64, FLAT_POOL, pool=True).trial())
-
-
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
 def test_pooling_later_gives_the_same_bits(hopper: CudaDevice, precision: str, relu: bool) -> None:

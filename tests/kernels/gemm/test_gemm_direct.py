@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernels.gemm.test_gemm_splitk import LENGTHS, MAPS, make
+from tests.kernels.gemm.test_gemm_splitk import LENGTHS, make
 from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, one_op, run_op
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -24,33 +24,15 @@ def check(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> None:
     assert_same_bits(run_op(device, op, x, inner=inner, of="cuda"), y)
 
 
-@pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_reduction_lengths(device: Device, length: int, inner: bool) -> None:
-    check(device, *make((2, length), 7), inner=inner)
+def test_reduction_lengths(device: Device, length: int) -> None:
+    check(device, *make((2, length), 7))
 
 
-@pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("outputs", [1, 3, 4, 5, 10, 31])
-@pytest.mark.parametrize("batch", [1, 16])
-def test_numbers_of_outputs(device: Device, batch: int, outputs: int, inner: bool) -> None:
-    check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0), inner=inner)
-
-
-@pytest.mark.parametrize("batch", range(1, 18))
-def test_batches(device: Device, batch: int) -> None:
-    check(device, *make((batch, 50), 10, relu=batch % 2 == 0))
-
-
-@pytest.mark.parametrize("shape", MAPS, ids=str)
-def test_flattening_feature_maps(device: Device, shape: Shape) -> None:
-    check(device, *make(shape, 6))
-
-
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_bias_and_relu(device: Device, bias: bool, relu: bool) -> None:
-    check(device, *make((3, 64), 40, relu=relu, bias=bias))
+@pytest.mark.parametrize("batch", [2, 7])
+def test_numbers_of_outputs(device: Device, batch: int, outputs: int) -> None:
+    check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0, bias=outputs != 5), inner=True)
 
 
 @pytest.mark.sanitize

@@ -51,10 +51,11 @@ SHAPES = (
     Case("", (30, 8), (8, 16, 5)),
 )
 CASES = tuple(replace(case, precision=precision) for case in SHAPES for precision in PRECISIONS)
-BATCHES = tuple(Case(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 8, 9, 16, 17, 33, 65, 129))
+BATCHES = tuple(Case(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 9, 33, 129))
 SANITIZED = tuple(Case(p, (3, 1100), (70, 3), relu=False) for p in PRECISIONS)
 
 
+@pytest.mark.first_case(reason="a sweep over edges; test_small_shapes has each precision")
 @pytest.mark.parametrize("case", parameters((*CASES, *BATCHES)))
 def test_shapes(device: Device, case: Case) -> None:
     check_case(device, case)
@@ -67,13 +68,12 @@ def test_small_shapes(device: Device, case: Case) -> None:
 
 
 @pytest.mark.parametrize("flattens", [False, True])
-@pytest.mark.parametrize("pool", [False, True])
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_behind_a_convolution(device: Device, precision: str, pool: bool, flattens: bool) -> None:
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_behind_a_convolution(device: Device, precision: str, flattens: bool) -> None:
     """A map with padded channels is read as it lies; behind a Flatten its features lie as ONNX says."""
     random = seeded("behind a convolution")
-    conv = convolution(random, "x", "a", 3, 70, relu=True, pool=pool)
-    length = 70 * (12 if pool else 63)
+    conv = convolution(random, "x", "a", 3, 70, relu=True, pool=True)
+    length = 70 * 12
     name = "a" if flattens else "f"
     gemm = fully(random, name, "y", length, 20, flattens=flattens)
     ops = (conv, gemm) if flattens else (conv, Flatten("a", "f", ("f",)), gemm)
@@ -87,8 +87,9 @@ def test_behind_a_convolution(device: Device, precision: str, pool: bool, flatte
 TILES = (*GEMM_TILES, LARGE_48K)
 
 
+@pytest.mark.slow(reason="tiles of GPUs alone")
 @pytest.mark.parametrize(
-    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for tile in TILES for p in PRECISIONS)
+    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for tile in TILES for p in ("fp16", "int8"))
 )
 def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
     assert case.tile is not None
@@ -98,23 +99,18 @@ def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
         assert_same_bits(result.value(name), expected.value(name), name)
 
 
-@pytest.mark.parametrize("case", parameters(Case(p, (5, 1500), (70, 20)) for p in PRECISIONS))
-def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> None:
-    check_positions(device, case.trial())
-
-
-@pytest.mark.parametrize("case", parameters(Case(p, (130, 1500), (70, 20)) for p in PRECISIONS))
-def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
-    check_batches(device, case.trial(), 1, 9)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_image_has_the_same_bits_at_any_place_of_any_batch(device: Device, precision: str) -> None:
+    check_positions(device, Case(precision, (5, 1500), (70, 20), relu=False).trial())
+    check_batches(device, Case(precision, (40, 1500), (70, 20), relu=False).trial(), 1, 9)
 
 
 # ---- What is not finite
 
 
-@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_nan_stays_in_its_image(device: Device, precision: str, relu: bool) -> None:
-    trial = Case(precision, (3, 100), (20, 30), relu=relu).trial()
+def test_nan_stays_in_its_image(device: Device, precision: str) -> None:
+    trial = Case(precision, (3, 100), (20, 30), relu=False).trial()
     x = trial.x.copy()
     x[1, 3] = np.nan
     with resident(device, trial) as plan:
@@ -125,38 +121,19 @@ def test_nan_stays_in_its_image(device: Device, precision: str, relu: bool) -> N
     assert np.isnan(y[1]).all() == (precision != "int8")  # no integer is NaN
 
 
-def test_overflow_of_float16_is_reported(device: Device) -> None:
-    """Of the image in which it happens, inside the network: what comes in is within the range."""
-    trial = Case("fp16", (4, 300), (70, 20)).trial()
-    x = trial.x.copy()
-    x[2] = 60000
-    with resident(device, trial) as plan:
-        clean = plan.run(4, trial.x)
-        found = plan.run(4, x)
-    assert not clean.out_of_range.any()
-    assert found.out_of_range.tolist() == [False, False, True, False]
-    assert_same_bits(found.outputs[0][[0, 1, 3]], clean.outputs[0][[0, 1, 3]])
-
-
-def test_bfloat16_has_the_range_of_float32(device: Device) -> None:
-    trial = Case("bf16", (2, 300), (70, 20)).trial()
-    check(device, replace(trial, x=trial.x * np.float32(1e9)))
-
-
 # ---- Launches, without a device
 
 A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30)
 
 
-@pytest.mark.parametrize("batch", [1, 8, 9, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("batch", [1, 9, 128, 1000])
 @pytest.mark.parametrize(("features", "outputs"), [(25088, 4096), (4096, 1000), (64, 1), (1000, 130)])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_parts_and_tiles_cover_the_product(precision: str, features: int, outputs: int, batch: int) -> None:
+def test_parts_and_tiles_cover_the_product(features: int, outputs: int, batch: int) -> None:
     gemm = replace(
         fully(seeded(""), "x", "y", 1, 1), weight=np.broadcast_to(np.float32(0), (outputs, features)), bias=None
     )
     graph = Graph(GraphInput("x", (None, features)), (gemm,), ("y",))
-    program = make_plan(graph, A100, [(batch, features)], PlanOptions(precision, kernels="mma")).programs[0]
+    program = make_plan(graph, A100, [(batch, features)], PlanOptions("fp16", kernels="mma")).programs[0]
     step = step_of(program, "y")
     finish = program.steps[program.steps.index(step) + 1]
     given, last, macros = arguments(step), arguments(finish), dict(step.kernel.defines)

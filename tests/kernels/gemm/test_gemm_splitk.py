@@ -35,35 +35,21 @@ def make(shape: Shape, outputs: int, *, relu: bool = False, bias: bool = True) -
 check, run = partial(check_op, of="cuda"), partial(run_op, of="cuda")
 
 
-@pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_reduction_lengths(device: Device, length: int, inner: bool) -> None:
-    check(device, *make((2, length), 7), inner=inner)
+def test_reduction_lengths(device: Device, length: int) -> None:
+    check(device, *make((2, length), 7))
 
 
-@pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("outputs", [1, 2, 3, 4, 5, 10, 31, 1000])
-@pytest.mark.parametrize("batch", [1, 16])
-def test_numbers_of_outputs(device: Device, batch: int, outputs: int, inner: bool) -> None:
-    check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0), inner=inner)
-
-
-@pytest.mark.parametrize("batch", range(1, 34))
-def test_batches(device: Device, batch: int) -> None:
-    check(device, *make((batch, 50), 10, relu=batch % 2 == 0))
+@pytest.mark.parametrize("batch", [1, 7, 16, 33])
+def test_numbers_of_outputs(device: Device, batch: int, outputs: int) -> None:
+    check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0, bias=outputs != 5), inner=True)
 
 
 @pytest.mark.parametrize("shape", MAPS, ids=str)
 def test_flattening_feature_maps(device: Device, shape: Shape) -> None:
     """The map lies channels last, its weights were brought into that order."""
     check(device, *make(shape, 6))
-
-
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_bias_and_relu(device: Device, bias: bool, relu: bool) -> None:
-    y = check(device, *make((3, 64), 40, relu=relu, bias=bias))
-    assert (y < 0).any() != relu
 
 
 @pytest.mark.sanitize

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from tests.support.general_harness import check_all_layouts, compute, layouts_of
+from tests.support.general_harness import check_all_layouts, compute
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, ReluGradient
@@ -24,7 +24,6 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Shape,
 )
-from vgg16gpu.compiler.lowering.activation import Activation
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
 from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
@@ -37,14 +36,11 @@ SHAPES: tuple[Shape, ...] = ((), (1,), (7,), (300,), (3, 5), (2, 8), (2, 3, 4), 
 DEEP_SHAPES: tuple[Shape, ...] = ((2, 1, 3, 2, 5), (1, 2, 3, 1, 2, 4), (2, 1, 1, 2, 1, 2, 1, 3))
 BROADCASTS: tuple[tuple[Shape, ...], ...] = (
     ((2, 5, 3, 3), (5, 1, 1)),
-    ((2, 5, 3, 3), (1, 5, 1, 1)),
     ((2, 8, 3, 4), (2, 8, 1, 1)),
-    ((2, 5, 3, 4), (4,)),
     ((2, 5, 3, 4), ()),
     ((1, 5, 1, 4), (3, 1, 2, 1)),
     ((2, 1, 3, 3), (2, 5, 3, 3)),
     ((5,), (3, 5)),
-    ((3, 1), (1, 5)),
     ((3, 8), (2, 1, 8)),
     ((2, 3), (4, 1, 2, 3)),
     ((4, 1, 2), (5, 1, 3, 1)),
@@ -76,14 +72,7 @@ def arrays(*shapes: Shape) -> list[Array]:
 # ---- ReLU
 
 
-@pytest.mark.parametrize("shape", [*MAPS, (1, 1), (3, 5), (2, 1000)], ids=str)
-def test_relu(device: Device, shape: Shape) -> None:
-    x = normal(seeded(str(shape)), *shape)
-    y = check_op(device, RELU, x, inner=True)
-    assert_same_bits(y, np.where(x < 0, np.float32(0), x))
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, *DEEP_SHAPES], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, *DEEP_SHAPES, *MAPS], ids=str)
 def test_relu_of_any_rank(device: Device, shape: Shape) -> None:
     (x,) = arrays(shape)
     check_all_layouts(device, RELU, [x], np.where(x < 0, np.float32(0), x))
@@ -107,17 +96,6 @@ def test_batch_norm(device: Device, shape: Shape) -> None:
 def test_batch_norm_gives_the_same_bits_in_every_layout(device: Device, shape: Shape) -> None:
     op, (x,) = batch_norm(shape[1]), arrays(shape)
     check_all_layouts(device, op, [x], compute(device, op, [x], (Layout.NHWC, Layout.NHWC)))
-
-
-def test_batch_norm_keeps_nan_in_its_place(device: Device) -> None:
-    x = normal(seeded("nan"), 2, 5, 3, 3)
-    op = batch_norm(5)
-    clean = run_op(device, op, x)
-    x[1, 3, 2, 1] = np.nan
-    y = run_op(device, op, x)
-    assert np.isnan(y[1, 3, 2, 1])
-    y[1, 3, 2, 1] = clean[1, 3, 2, 1]
-    assert_same_bits(y, clean)
 
 
 @pytest.mark.sanitize
@@ -160,14 +138,8 @@ def test_several_operands(device: Device, function: str, count: int) -> None:
     check_all_layouts(device, elementwise(function, operands=count), operands, reduce(BINARY[function], operands))
 
 
-def test_one_value_several_times(device: Device) -> None:
-    (x,) = arrays((2, 5, 3, 3))
-    check_all_layouts(device, elementwise("mul", operands=3), [x, x, x], x * x * x)
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (2, 5, 3, 3), (2, 3, 4)], ids=str)
-def test_relu_behind_a_function(device: Device, shape: Shape) -> None:
-    a, b = arrays(shape, shape)
+def test_relu_behind_a_function(device: Device) -> None:
+    a, b = arrays((2, 5, 3, 3), (2, 5, 3, 3))
     y = a - b
     check_all_layouts(device, elementwise("sub", operands=2, relu=True), [a, b], np.where(y < 0, np.float32(0), y))
 
@@ -181,7 +153,7 @@ def test_padding_of_operands_does_not_reach_the_output(device: Device) -> None:
     assert_same_bits(y, np.ones_like(a))
 
 
-@pytest.mark.parametrize("shape", [(), (9,), (2, 5), (2, 5, 3, 3), (1, 2, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(), (9,), (2, 5, 3, 3), (1, 2, 1, 3, 2)], ids=str)
 def test_leaky_relu(device: Device, shape: Shape) -> None:
     (x,) = arrays(shape)
     check_all_layouts(device, elementwise("leaky_relu", (0.1,)), [x], np.where(x < 0, np.float32(0.1) * x, x))
@@ -203,13 +175,6 @@ def test_quantise_of_special_values(device: Device) -> None:
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 1e30, -1e30], np.float32)
     y = compute(device, elementwise("quantise", (0.5, -128.0, 127.0)), [x], (Layout.PLAIN, Layout.PLAIN))
     np.testing.assert_array_equal(y, np.array([np.nan, 63.5, -64, 0, 63.5, -64], np.float32))
-
-
-def test_leaky_relu_of_special_values(device: Device) -> None:
-    x = np.array([np.nan, np.inf, -np.inf, 0, -1e-45, -3e38], np.float32)
-    expected = np.array([np.nan, np.inf, -np.inf, 0, 0, -1.5e38], np.float32)
-    for layouts in layouts_of(x.shape, x.shape):
-        np.testing.assert_array_equal(compute(device, elementwise("leaky_relu", (0.5,)), [x], layouts), expected)
 
 
 LIMITS = ((-0.5, 0.75), (-np.inf, 0.5), (0.25, np.inf), (-np.inf, np.inf), (2.0, 1.0))
@@ -278,21 +243,6 @@ def test_vectors_are_read_where_they_lie_in_a_row() -> None:
     row = View(place, (8,), (1,))
     step = elementwise_step("add", [View(place, (), ()), row], even, names=("y",), label="add")
     assert width_and_vectors(step) == (4, 2)
-
-
-def test_work_is_counted() -> None:
-    place = Pointer(Arena.ACTIVATIONS, 0)
-    y = Value("y", (2, 5, 3, 3), Layout.NHWC, place)
-    step = elementwise_step(
-        "add",
-        [View(place, (2, 5, 3, 3), (45, 9, 3, 1)), View(place, (), ())],
-        y,
-        names=("y",),
-        label="add",
-        finish=Activation(relu=True),
-    )
-    assert step.flop == 2 * 90
-    assert step.nbytes == 4 * (90 + 1 + 2 * 9 * 8)
 
 
 @pytest.mark.parametrize("count", [1, 4])

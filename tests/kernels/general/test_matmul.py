@@ -114,21 +114,6 @@ def test_layouts_do_not_change_the_bits(device: Device, case: Case) -> None:
     check_all_layouts(device, *case.make(), check(device, case))
 
 
-VECTORS = (
-    Case((5,), (5,)),
-    Case((5,), (5,), ()),
-    Case((5,), (5, 7)),
-    Case((6, 5), (5,), (6,)),
-    Case((5,), (2, 3, 5, 7), (2, 1, 7)),
-    Case((2, 3, 6, 5), (5,), (3, 1)),
-)
-
-
-@pytest.mark.parametrize("case", VECTORS, ids=str)
-def test_vectors(device: Device, case: Case) -> None:
-    check(device, case)
-
-
 def test_eight_dimensions(device: Device) -> None:
     check(device, Case((2, 1, 3, 1, 2, 1, 4, 5), (3, 1, 2, 2, 2, 5, 3), (2, 1, 1, 1, 1, 1, 4, 1)))
     check(device, Case((2, 2, 1, 1, 2, 2, 4, 5), (5,)))

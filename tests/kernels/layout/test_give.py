@@ -42,6 +42,7 @@ def rounded(x: Any, element: Element) -> Any:
     return x.astype(np.float16).astype(np.float32) if element is Element.F16 else x
 
 
+@pytest.mark.first_case(reason="test_small_shapes has the forms")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("given", [Element.F32, Element.F16, Element.BF16], ids=lambda e: e.name)
 @pytest.mark.parametrize(("element", "layout"), STORED, ids=lambda kind: kind.name)

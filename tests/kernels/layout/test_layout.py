@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.kernel_harness import Result, assert_same_bits, normal, one_op, run_graph, run_op, seeded, stored
-from vgg16gpu.compiler.graph.ops import Array, Flatten, Graph, GraphInput, Identity, Op, Relu, Shape
+from vgg16gpu.compiler.graph.ops import Array, Flatten, Identity, Shape
 from vgg16gpu.compiler.lowering.layout.layout import input_blocks
 from vgg16gpu.devices.base import Device
 
@@ -37,18 +37,15 @@ def take_in(device: Device, x: Array) -> Result:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_input_lies_channels_last_with_zeros_behind(device: Device, shape: Shape) -> None:
+    """And comes out with the bits that it had; no image is accused, however large its numbers are."""
     x = image(shape)
+    x.flat[0], x.flat[-1] = -0.0, np.finfo(np.float32).max
     result = take_in(device, x)
     value = result.program.values[0]
     assert_same_bits(result.at(value.pointer, value.stored_shape), stored(x))
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_there_and_back_changes_no_bit(device: Device, shape: Shape) -> None:
-    x = image(shape)
-    x.flat[0] = -0.0
-    (y,) = take_in(device, x).outputs
-    assert_same_bits(y, x)
+    assert_same_bits(result.outputs[0], x)
+    assert not result.status.any()
+    assert not result.nonfinite.any()
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
@@ -58,25 +55,7 @@ def test_flatten(device: Device, shape: Shape, inner: bool) -> None:
     assert_same_bits(run_op(device, Flatten("x", "y", ("y",)), x, inner=inner), x.reshape(len(x), -1))
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (3, 6, 4, 3)], ids=str)
-def test_several_outputs_one_of_them_read_on(device: Device, shape: Shape) -> None:
-    x = image(shape)
-    ops: tuple[Op, ...] = (Relu("x", "y", ("y",)), Identity("y", "z", ("z",)))
-    y, z = run_graph(device, Graph(GraphInput("x", (None, *shape[1:])), ops, ("y", "z")), x).outputs
-    assert_same_bits(y, np.maximum(x, 0))
-    assert_same_bits(z, y)
-
-
 # ---- Status
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_finite_images_are_not_accused(device: Device, shape: Shape) -> None:
-    x = image(shape)
-    x.flat[-1] = np.finfo(np.float32).max
-    result = take_in(device, x)
-    assert not result.status.any()
-    assert not result.nonfinite.any()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -61,12 +61,6 @@ def test_fully_connected_on_a_map(device: Device, shape: Shape, outputs: int) ->
     assert_same_bits(packed_gemm(device, weight, shape)[0], expected)
 
 
-@pytest.mark.parametrize("features", [1, 3, 4, 10])
-def test_fully_connected_on_a_matrix(device: Device, features: int) -> None:
-    weight = normal(seeded(str(features)), 6, features)
-    assert_same_bits(packed_gemm(device, weight, (2, features))[0], stored(weight))
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 100])
 def test_slabs(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large weight goes through the staging buffer some rows at a time."""

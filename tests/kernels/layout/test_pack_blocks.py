@@ -88,6 +88,7 @@ def check(found: Weights, expected: Weights) -> None:
     assert (found[raw.size :] == POISON).all()
 
 
+@pytest.mark.first_case(reason="test_small_shapes has each element")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("element", [*FLOATS, Element.S8], ids=lambda e: e.name)
 def test_weights_in_channel_blocks(device: Device, element: Element, shape: tuple[int, int]) -> None:
@@ -128,6 +129,7 @@ def test_pairs_are_scaled(device: Device, shape: tuple[int, int]) -> None:
     check(bench.get(room, (arena.nbytes,), np.uint8), in_blocks(scaled, Element.F16_PAIR, 64))
 
 
+@pytest.mark.first_case(reason="test_small_shapes has each element")
 @pytest.mark.parametrize("shape", [(1, 1, 1), (6, 3, 49), (5, 64, 4), (10, 130, 1)], ids=str)  # OUT, C, HW
 @pytest.mark.parametrize("element", [*FLOATS, Element.S8], ids=lambda e: e.name)
 def test_fully_connected(
@@ -160,4 +162,4 @@ def test_fully_connected(
 @pytest.mark.sanitize
 @pytest.mark.parametrize("element", [*FLOATS, Element.S8], ids=lambda e: e.name)
 def test_small_shapes(device: Device, element: Element) -> None:
-    packed_raw(device, random_weights(element, 5, 3, 3, 3), element, 64)
+    test_weights_in_channel_blocks(device, element, (5, 3))

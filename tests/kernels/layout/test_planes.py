@@ -65,7 +65,6 @@ def run(
     return found
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=hex)
 def test_a_batch_of_every_kind(device: Device, sampling: int) -> None:
     sizes = [(37, 50), (1, 1), (1, 2), (2, 1), (3, 3), (4, 4), (9, 5), (16, 16), (5, 6), (60, 2), (2, 60), (31, 17)]

@@ -15,7 +15,6 @@ from PIL import Image
 
 from tests.support import pillow_resize
 from tests.support.kernel_harness import POISON, Bench, seeded
-from tests.support.kernel_signatures import arguments
 from tests.support.selection import examples
 from vgg16gpu.compiler.lowering.layout.resize import (
     ENTRY_WORDS,
@@ -33,7 +32,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.io.preprocessing import INTERPOLATIONS, Preprocess, resized_shape
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.pictures.pass_order import pass_order
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.values import Pointer
 
 Pixels = npt.NDArray[np.uint8]
 Size = tuple[int, int]  # height, width
@@ -126,7 +125,6 @@ def check(device: Device, wanted: Fit, sizes: Sequence[Size], *, numpy: bool = T
 SIZES = ((50, 37), (1, 1), (9, 11), (24, 40), (1, 30), (30, 1), (28, 46), (27, 45), (200, 90), (90, 200), (150, 150))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("crop", [True, False], ids=["crop", "stretch"])
 @pytest.mark.parametrize("channels", [1, 3])
@@ -160,12 +158,6 @@ def test_whatever_sizes(
     check(device, wanted, sizes)
 
 
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-@pytest.mark.parametrize("crop", [True, False], ids=["crop", "stretch"])
-def test_strips(device: Device, crop: bool, interpolation: str) -> None:
-    check(device, fit((16, 20), crop=crop, interpolation=interpolation), [(3, 300), (300, 3), (700, 7), (7, 701)])
-
-
 @pytest.mark.parametrize("size", [(MAX_SIDE, 2), (2, MAX_SIDE)], ids=str)
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_the_longest_sides(device: Device, interpolation: str, size: Size) -> None:
@@ -180,17 +172,6 @@ def test_the_passes_in_the_order_of_every_version(device: Device, interpolation:
     given = pictures([(90, 50), (61, 60), (60, 60), (404, 4), (400, 4), (30, 130)], 3)
     for picture, found in zip(given, run(device, wanted, given), strict=True):
         np.testing.assert_array_equal(found, by_numpy(wanted, picture), err_msg=str(picture.shape))
-
-
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (1000, 300)], ids=str)
-def test_photographs_for_vgg16(device: Device, size: Size) -> None:
-    check(device, fit((224, 224)), [size], numpy=False)
-
-
-@pytest.mark.slow(reason="smaller pictures stand for it; the cpu device takes long")
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-def test_a_large_photograph(device: Device, interpolation: str) -> None:
-    check(device, fit((224, 224), interpolation=interpolation), [(4000, 6000)], numpy=False)
 
 
 def test_the_same_as_a_file(device: Device, tmp_path: Path) -> None:
@@ -241,14 +222,6 @@ def test_a_pool_of_any_size(device: Device) -> None:
     np.testing.assert_array_equal(run(device, wanted, given, far=3 << 34), run(device, wanted, given))
 
 
-def test_a_picture_has_the_same_bits_in_any_batch(device: Device) -> None:
-    wanted = fit((30, 40), interpolation="bicubic")
-    given = pictures([(50, 60), (300, 41), (40, 400)], 3)
-    together = run(device, wanted, given)
-    for picture, found in zip(given, together, strict=True):
-        np.testing.assert_array_equal(run(device, wanted, [picture])[0], found)
-
-
 @pytest.mark.sanitize
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("channels", [1, 3])
@@ -273,34 +246,3 @@ def test_which_pictures_are_taken() -> None:
         entries(fit((8, 8)), one, one, far, one)
     with pytest.raises(ValueError, match="no fitted ones of 8 x 8"):
         entries(fit((8, 8)), one, one, one, one, np.array([True]))
-
-
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-@pytest.mark.parametrize("crop", [True, False], ids=["crop", "stretch"])
-def test_room_for_every_weight(crop: bool, interpolation: str) -> None:
-    """For as many as there are, and little more."""
-    wanted = fit((20, 30), crop=crop, interpolation=interpolation)
-    sides = seeded("sides").integers(1, 400, (2, 40))
-    nbytes = scratch_nbytes(wanted, *sides)
-    for (height, width), found in zip(sides.T.tolist(), nbytes, strict=True):
-        rows, columns, _, _ = target(wanted, height, width)
-        need = 20 * most_taps(height, rows, interpolation) + 30 * most_taps(width, columns, interpolation)
-        assert 0 <= found - 4 * (2 * (20 + 30) + need) <= 4 * (20 + 30) * 4
-    assert int(scratch_nbytes(fit((224, 224)), np.array([500]), np.array([375]))[0]) == 12_544
-
-
-def most_taps(size: int, resized: int, interpolation: str) -> int:
-    if interpolation == "nearest":
-        return 1
-    return max(len(whole) for _, whole in pillow_resize.weights(size, resized, interpolation))
-
-
-def test_the_launches() -> None:
-    place = [Pointer(Arena.ACTIVATIONS, 1000 * i) for i in range(4)]
-    tables, pixels = steps(fit((224, 300), 1, interpolation="bicubic"), *place, most=9)
-    assert (tables.grid, pixels.grid) == ((3, 9, 1), (10, 7, 9))
-    assert {step.kernel.defines for step in (tables, pixels)} == {(("CHANNELS", 1),)}
-    found = arguments(tables)
-    assert (found["scratch"], found["table"], found["interpolation"]) == (place[3], place[2], 2)
-    found = arguments(pixels)
-    assert [found[name] for name in ("out", "pool", "table", "scratch", "H", "W")] == [*place, 224, 300]

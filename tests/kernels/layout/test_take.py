@@ -15,7 +15,7 @@ from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Arena, Element, Pointer
 
-SHAPES = ((1, 3, 5, 4), (2, 3, 33, 20), (3, 64, 1, 1), (2, 10), (4, 1, 3), (1, 7))
+SHAPES = ((3, 64, 1, 1), (2, 3, 33, 20), (1, 3, 5, 4), (2, 10), (4, 1, 3), (1, 7))
 ORDERS = ("as it is", "channels last", "every second", "backwards")
 BEHIND = 76
 
