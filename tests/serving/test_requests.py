@@ -84,7 +84,7 @@ def test_pixels_are_whole_numbers_of_a_byte(value, words) -> None:
 @pytest.mark.parametrize(
     ("shape", "raw", "words"),
     [
-        ([4], as_bytes(*[b"ab"] * 5_000_000), "bytes follow the 4 elements"),
+        ([4], as_bytes(b"ab") * 5_000_000, "bytes follow the 4 elements"),
         ([5], as_bytes(*[b"ab"] * 5), "5 images: a request has 1 to 4"),
         ([2_000_000_000], as_bytes(b"ab"), "a request has 1 to 4"),
         ([2], as_bytes(b"ab"), "cut short"),

@@ -36,7 +36,7 @@ def described(shape: object, descr: object = "<f4", order: object = False, data:
 def npz(members: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return an archive of members as they are."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as archive:
+    with zipfile.ZipFile(file, "w", method, compresslevel=1) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
     return file.getvalue()
