@@ -47,7 +47,7 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Softmax,
 )
-from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
 FLOAT32 = np.float32
@@ -83,13 +83,6 @@ def test_conv(tmp_path: Path, shape: Shaped, weight: Sequence[int], options: dic
         return
     op = accept(single(tmp_path, "Conv", shape, [weights(*weight), weights(weight[0])], **options))
     assert isinstance(op, kind)
-
-
-def test_constants_of_a_general_conv_are_in_the_graph(tmp_path: Path) -> None:
-    graph = load(single(tmp_path, "Conv", MAP, [weights(6, 2, 3, 3), weights(6)], group=2))
-    assert graph.ops[0].operands == ("input", "c0", "c1")
-    assert {name: array.shape for name, array in graph.constants.items()} == {"c0": (6, 2, 3, 3), "c1": (6,)}
-    assert graph.parameters == 6 * 2 * 9 + 6
 
 
 def test_weights_at_run_time() -> None:
@@ -199,14 +192,6 @@ def test_gemm(
     assert isinstance(op, Gemm if is_layer else MatMul)
 
 
-def test_gemm_of_constant_a_is_a_product(tmp_path: Path) -> None:
-    model = Model((4, 3))
-    model.node("Gemm", [model.constant("a", weights(5, 4)), "input"], "y")
-    op = accept(model.save(tmp_path / "m.onnx"))
-    assert isinstance(op, MatMul)
-    assert op.operands == ("a", "input")
-
-
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
@@ -250,13 +235,6 @@ def test_arithmetic_with_a_constant(tmp_path: Path, op: str, constant: Sequence[
     assert isinstance(made, Arithmetic)
     assert made.function == op.lower()
     assert made.operands == ("input", "c0")
-
-
-@pytest.mark.parametrize(("op", "first"), [("Add", "input"), ("Mul", "input"), ("Sub", "c"), ("Div", "c")])
-def test_arithmetic_behind_a_constant(tmp_path: Path, op: str, first: str) -> None:
-    model = Model(MAP)
-    model.node(op, [model.constant("c", weights(4, 1, 1)), "input"], "y")
-    assert accept(model.save(tmp_path / "m.onnx")).x == first
 
 
 @pytest.mark.parametrize(
@@ -402,36 +380,6 @@ def test_branches_of_open_sizes(tmp_path: Path) -> None:
     graph = load(model.save(tmp_path / "m.onnx"))
     assert [type(op) for op in graph.ops] == [Conv, Conv, Arithmetic, Concat, GlobalPool, Flatten, Gemm]
     accept(model.save(tmp_path / "m.onnx"))
-
-
-def test_features_of_an_open_size_are_taken_as_the_weights_are(tmp_path: Path) -> None:
-    model = Model(OPEN_SIZE)
-    model.gemm(model.node("Flatten", ["input"], "flat"), "fc", 4 * 32 * 32, 3)
-    model.node("Add", ["fc", model.constant("c", weights(4))], "y", name="it")
-    refuse(model.save(tmp_path / "m.onnx"), "cannot be broadcast")
-    load(model.save(tmp_path / "m.onnx", ["fc"]))
-
-
-def test_weights_in_half_precision(tmp_path: Path) -> None:
-    constants = [weights(5, 4, 3, 3).astype(np.float16), weights(5).astype(np.float16)]
-    model = Model(MAP, input_type=TensorProto.FLOAT16)
-    model.node("Conv", ["input", model.constant("w", constants[0]), model.constant("b", constants[1])], "conv")
-    model.node("Cast", ["conv"], "single", to=TensorProto.FLOAT)
-    model.node("Mul", ["single", model.constant("c", np.float16(0.3))], "y")
-    graph = load(model.save(tmp_path / "m.onnx"))
-    conv = graph.ops[0]
-    assert isinstance(conv, Conv)
-    assert conv.weight.dtype == np.float32
-    np.testing.assert_array_equal(conv.weight, constants[0].astype(np.float32))
-    assert graph.constants["c"] == np.float32(np.float16(0.3))
-
-
-def test_loading_a_model_of_constants_alone(tmp_path: Path) -> None:
-    model = Model((2, 3))
-    model.node("Shape", ["input"], "y")
-    loaded = load_model(model.save(tmp_path / "m.onnx"))
-    assert loaded.graph is None
-    np.testing.assert_array_equal(loaded.constants["y"], [2, 3])
 
 
 # ---- Flatten of an open batch to several rows for each image

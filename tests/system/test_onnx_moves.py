@@ -41,12 +41,6 @@ from vgg16gpu.errors import ModelError
 # Moves
 
 
-@pytest.mark.parametrize("axis", [-4, -2, -1, 0, 1, 2, 3, 4])
-def test_flatten_of_fixed_sizes(tmp_path: Path, axis: int) -> None:
-    op = accept(single(tmp_path, "Flatten", FIXED, [], axis=axis))
-    assert isinstance(op, Flatten if axis == 1 else Reshape)
-
-
 def test_flatten_of_other_ranks() -> None:
     assert accept_run_time("Flatten", {"x": weights(2, 3, 4)}).ops[0].target == (0, -1)  # type: ignore[attr-defined]
     assert isinstance(accept_run_time("Flatten", {"x": weights(3)}).ops[0], Reshape)
@@ -149,10 +143,6 @@ def test_unsqueeze(tmp_path: Path, shape: Shaped, axes: tuple[int, ...], target:
     op = accept(single(tmp_path, "Unsqueeze", shape, [] if options else [ints(*axes)], opset=opset, **options))
     assert isinstance(op, Reshape)
     assert op.target == target
-
-
-def test_unsqueeze_before_the_batch_is_refused(tmp_path: Path) -> None:
-    refuse(single(tmp_path, "Unsqueeze", MATRIX, [ints(0)]), "does not keep the batch as its first dimension")
 
 
 @pytest.mark.parametrize(
