@@ -90,7 +90,8 @@ LARGER = pytest.mark.slow(reason="smaller images go through the same kernels")
 
 
 @pytest.mark.parametrize(
-    "name", ["vgg16-small", "vgg11_bn-odd", *(pytest.param(f"vgg16-{name}", marks=LARGER) for name in ("medium", "224"))]
+    "name",
+    ["vgg16-small", "vgg11_bn-odd", *(pytest.param(f"vgg16-{name}", marks=LARGER) for name in ("medium", "224"))],
 )
 def test_recorded_bits(device: Device, models: Models, name: str) -> None:
     model, model_digest = models[name]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from tests.support.exported_files import answers, in_float32
 from tests.support.onnx_models import random_input
-from tests.support.replicas import Array, answers, in_float32
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.errors import ModelError
@@ -33,7 +34,7 @@ def dynamo_exporter() -> None:
         pytest.importorskip(name, reason=f"torch's dynamo exporter needs {name}", exc_type=ImportError)
 
 
-def judged(path: Path, form: Form, x: Array) -> Array:
+def judged(path: Path, form: Form, x: Any) -> Any:
     """onnxruntime's scores of the file; in float32 where the file is in float16, and those of the file not far off."""
     (scores,) = answers(path, x)
     if not form.half:

@@ -247,6 +247,7 @@ def test_arithmetic_with_a_constant(tmp_path: Path, op: str, constant: Sequence[
         (MAP, ints(1), "element type int64"),
     ],
 )
+@pytest.mark.every_case
 def test_arithmetic_refused(tmp_path: Path, shape: Shaped, constant: Any, message: str) -> None:
     refuse(single(tmp_path, "Add", shape, [constant]), message)
 
@@ -432,5 +433,6 @@ def test_rows_that_are_joined_again(tmp_path: Path, nodes: list[Any], rest: int)
         ([("Add", [weights(63)], {})], MAP, "'rows' has several rows for each image"),
     ],
 )
+@pytest.mark.every_case
 def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], shape: Sequence[Any], message: str) -> None:
     refuse(in_rows(tmp_path, *nodes, shape=shape), message)

@@ -124,6 +124,7 @@ def test_squeeze(
         (("n", 1, 1, 4), (4,), "axis is 4 for 4 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_squeeze_refused(tmp_path: Path, shape: Shaped, axes: tuple[int, ...] | None, message: str) -> None:
     refuse(single(tmp_path, "Squeeze", shape, [] if axes is None else [ints(*axes)]), message)
 
@@ -233,6 +234,7 @@ def test_slice_with_steps(tmp_path: Path, start: int, end: int, step: int, made:
         (MAP, [np.float32([0]), ints(1)], "its starts are float32"),
     ],
 )
+@pytest.mark.every_case
 def test_slice_refused(tmp_path: Path, shape: Shaped, lists: Sequence[Any], message: str) -> None:
     refuse(single(tmp_path, "Slice", shape, lists), message)
 
@@ -256,6 +258,7 @@ def test_gather(tmp_path: Path, indices: Any) -> None:
         (MAP, ints(0), 5, "axis is 5 for 4 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_gather_refused(tmp_path: Path, shape: Shaped, indices: Any, axis: int, message: str) -> None:
     refuse(single(tmp_path, "Gather", shape, [indices], axis=axis), message)
 
@@ -284,6 +287,7 @@ def test_pad(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any]) 
         ([ints(*[0] * 8), np.float64(1)], {}, "its value has element type float64"),
     ],
 )
+@pytest.mark.every_case
 def test_pad_refused(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any], message: str) -> None:
     refuse(single(tmp_path, "Pad", MAP, constants, **options), message)
 

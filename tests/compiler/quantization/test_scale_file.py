@@ -111,6 +111,7 @@ def test_a_missing_value_is_named(model):
         {"signed": 0},
     ],
 )
+@pytest.mark.every_case
 def test_broken_entries_are_named(model, entry):
     written(model)
     changed(model, lambda content: content["values"]["input"].update(entry))
