@@ -20,9 +20,8 @@ from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.model import Model as OnnxModel
-from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices import open_device
-from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.reading import read_inputs
 
@@ -150,14 +149,6 @@ def test_open_sizes(tmp_path: Path, dims: Any, size: Any) -> None:
         x = random_input((1, height, width, 3))
         with Engine(path, device="cpu", size=size) as engine:
             assert score_error(engine.run(x), expected(path, x)).max() < 1e-5
-
-
-def test_a_size_that_would_fit_is_that_of_images(tmp_path: Path) -> None:
-    model = Model((1, 64, 64, 3))
-    x = model.conv(model.node("Transpose", ["input"], "t", perm=[0, 3, 1, 2]), "c", 3, 4, strides=[2, 2])
-    model.gemm(model.node("Flatten", [x], "f"), "y", 4 * 8 * 8, 5)
-    with pytest.raises(ModelError, match="15x15 would fit"):
-        load(model.save(tmp_path / "m.onnx"))
 
 
 # ---- Files and commands

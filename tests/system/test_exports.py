@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from tests.support.exported_files import answers, in_float32
 from tests.support.onnx_models import random_input
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
-from vgg16gpu.errors import ModelError
 
 with warnings.catch_warnings():  # of its own age, of what else is not installed
     warnings.simplefilter("ignore")
     torch = pytest.importorskip("torch", exc_type=ImportError)
-    from tests.support.export_forms import DYNAMO_FORMS, LEGACY_FORMS, NETWORKS, TRAINING_FORMS, Form, network
+    from tests.support.export_forms import DYNAMO_FORMS, LEGACY_FORMS, NETWORKS, Form, network
 
 pytestmark = pytest.mark.export
 
@@ -66,30 +64,3 @@ def test_the_legacy_exporter(tmp_path: Path, form: str, name: str) -> None:
 @pytest.mark.parametrize("form", DYNAMO_FORMS)
 def test_the_dynamo_exporter(tmp_path: Path, form: str, name: str) -> None:
     check(DYNAMO_FORMS[form].export(network(name), tmp_path / "vgg.onnx"), DYNAMO_FORMS[form])
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("form", TRAINING_FORMS)
-def test_training_mode_is_refused(tmp_path: Path, form: str, name: str, request: pytest.FixtureRequest) -> None:
-    """Every Dropout and BatchNormalization in training mode is named."""
-    if TRAINING_FORMS[form].dynamo:
-        request.getfixturevalue("dynamo_exporter")
-    path = TRAINING_FORMS[form].export(network(name), tmp_path / "vgg.onnx")
-    proto = onnx.load(path)
-    with pytest.raises(ModelError) as caught:
-        Engine(path, device="cpu")
-    message = str(caught.value)
-    offenders = [node for node in proto.graph.node if node.op_type == "Dropout" or is_training(node)]
-    assert len(offenders) >= 2
-    for node in offenders:
-        pattern = f"{node.op_type} '{re.escape(node.name)}' \\(opset {proto.opset_import[0].version}\\): .*eval\\(\\)"
-        assert re.search(pattern, message), f"{node.name} in:\n{message}"
-
-
-def is_training(node: onnx.NodeProto) -> bool:
-    """Whether a node is a normalisation by the batch."""
-    modes = [attribute.i for attribute in node.attribute if attribute.name == "training_mode"]
-    return node.op_type == "BatchNormalization" and modes == [1]
-
-
-# ---- The replicas are what torch writes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -27,9 +26,6 @@ from vgg16gpu.program.plans import Program
 from vgg16gpu.program.values import Element
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
-
-KERNELS = {"conv_mma.cu", "gemm_mma.cu"}
-
 
 # ---- Values that several read, and ops on float32 in between
 
@@ -129,29 +125,6 @@ def programs(facts: DeviceFacts, precision: str) -> Iterator[Program]:
     size, width, hidden = (48, 2, 100) if precision == "int8" else (224, 1, 4096)
     graph = vgg16(size, width, hidden)
     yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], options_of(graph, precision)).programs
-
-
-ABLE = [(name, precision) for name in CARDS for precision in PRECISIONS if (name, precision) != ("sm_75", "bf16")]
-
-
-@pytest.mark.parametrize(("name", "precision"), ABLE)
-def test_every_card_with_tensor_cores_runs_a_vgg16_on_them(name: str, precision: str) -> None:
-    for program in programs(CARDS[name], precision):
-        assert {step.kernel.source for step in program.all_steps() if step.flop} == KERNELS
-        maps = [value.element for value in program.values if value.name.startswith("conv")]
-        assert {*maps} == {STORED[precision]}
-
-
-def test_bfloat16_falls_back_to_float32_on_turing() -> None:
-    for program in programs(CARDS["sm_75"], "bf16"):
-        assert {step.kernel.source for step in program.all_steps() if step.flop} == {"conv_igemm.cu", "gemm_splitk.cu"}
-        assert {value.element for value in program.values} == {Element.F32}
-
-
-def test_a_hopper_card_without_tensor_maps_does_without_wgmma() -> None:
-    whole = replace(CARDS["sm_90 without cuda-bindings"], tensor_maps=True)
-    sources = {step.kernel.source for program in programs(whole, "fp16") for step in program.all_steps() if step.flop}
-    assert sources.isdisjoint(KERNELS)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -39,12 +39,10 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralConv,
     GlobalPool,
     Identity,
-    LeakyRelu,
     LocalResponseNorm,
     MatMul,
     Op,
     Pool,
-    Relu,
     Softmax,
 )
 from vgg16gpu.compiler.onnx.load import load
@@ -131,14 +129,6 @@ def test_rounding_up_is_dropped_where_it_changes_nothing(tmp_path: Path) -> None
     assert window(("n", 4, 9, 6), strides=[2, 2]).ceil
     assert window(OPEN_SIZE, strides=[2, 2]).ceil
     assert not window(OPEN_SIZE).ceil
-
-
-@pytest.mark.parametrize("kind", ["Average", "Max"])
-def test_global_pools(tmp_path: Path, kind: str) -> None:
-    op = accept(single(tmp_path, f"Global{kind}Pool", MAP, []))
-    assert isinstance(op, GlobalPool)
-    assert op.kind == kind.lower()
-    refuse(single(tmp_path, f"Global{kind}Pool", MATRIX, []), "it needs (N, C, H, W)")
 
 
 @pytest.mark.parametrize("options", [{"size": 3}, {"size": 5, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
@@ -260,19 +250,6 @@ def test_sum(count: int) -> None:
     assert isinstance(ops[-1], Identity if count == 1 else Arithmetic)
     assert all(len(op.operands) <= 5 for op in ops)
     assert [op.y for op in ops][-1] == "y"
-
-
-@pytest.mark.parametrize("shape", [(5,), (3, 4, 5), (2, 3), (2, 3, 4, 5), ()])
-def test_relu_of_any_rank(shape: tuple[int, ...]) -> None:
-    op = accept_run_time("Relu", {"x": random_input(shape)}).ops[0]
-    assert isinstance(op, Relu if len(shape) in (2, 4) else Clip)
-
-
-def test_leaky_relu(tmp_path: Path) -> None:
-    for options, alpha in (({}, 0.01), ({"alpha": 0.25}, 0.25)):
-        op = accept(single(tmp_path, "LeakyRelu", MAP, [], **options))
-        assert isinstance(op, LeakyRelu)
-        assert op.alpha == pytest.approx(alpha)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,34 +18,8 @@ from vgg16gpu_serving.command import serve_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-JOBS: dict[str, dict[str, Any]] = WORKFLOW["jobs"]
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text().split())
 THIRD_PARTY = (ROOT / "THIRD_PARTY.md").read_text()
-
-
-def steps(key: str) -> list[str]:
-    """What all steps of all jobs have under a key."""
-    return [step[key] for job in JOBS.values() for step in job["steps"] if key in step]
-
-
-def classified(prefix: str) -> list[str]:
-    """The ends of the classifiers that begin so."""
-    return [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
-
-
-# .github/workflows
-
-
-def test_python_versions_are_those_of_the_package() -> None:
-    versions = JOBS["test"]["strategy"]["matrix"]["python"]
-    assert versions == [text for text in classified("Programming Language :: Python :: ") if "." in text]
-    assert f">={versions[0]}" == PROJECT["requires-python"]
-    single = [step["with"]["python-version"] for job in JOBS.values() for step in job["steps"] if "setup" in str(step)]
-    assert {text for text in single if "matrix" not in text} <= set(versions)
-
-
-# .github/ISSUE_TEMPLATE
 
 
 # CITATION.cff and pyproject.toml

@@ -162,30 +162,3 @@ def test_other_forms(tmp_path: Path, form: str) -> None:
     assert score_error(scores, unrounded).max() <= SCORE_TOLERANCES["fp32"]
     assert score_error(scores, stands).mean() <= 2 * score_error(noisy, stands).mean()
     assert OnnxModel(path).graph().input.channels_last == (form == "channels_last")
-
-
-def keras_like(folder: Path, name: str, *, rounds: bool) -> OnnxModel:
-    """A file that subtracts means of its own; the rounding one quantises its input first."""
-    model = Model(("n", 3, 16, 16))
-    x = rounded(model, "input", 1.0, np.uint8(0)) if rounds else "input"
-    mean = np.array([103.939, 116.779, 123.68], np.float32).reshape(1, 3, 1, 1)
-    x = model.node("Sub", [x, model.constant("mean", mean)], "centred")
-    model.gemm(model.node("Flatten", [model.conv(x, "a", 3, 8)], "flat"), "y", 8 * 256, 10)
-    return OnnxModel(model.save(folder / name))
-
-
-def test_pictures_are_prepared_as_without_quantisation(tmp_path: Path) -> None:
-    """What first layers tell of pictures is read through the clip of the input."""
-    found = [keras_like(tmp_path, f"{rounds}.onnx", rounds=rounds) for rounds in (True, False)]
-    told, expected = (model.preprocess(model.graph(), (1, 3, 16, 16)) for model in found)
-    assert told == expected
-    assert told.origin.kind == "assumed"
-
-
-def test_an_input_that_leaves_its_channels_open(tmp_path: Path) -> None:
-    model = Model(("n", None, 16, 16))
-    conv = model.conv(rounded(model, "input", 0.02, np.uint8(100)), "a", 3, 8)
-    model.gemm(model.node("Flatten", [conv], "flat"), "y", 8 * 256, 10)
-    path, x = model.save(tmp_path / "m.onnx"), random_input((1, 3, 16, 16)) * np.float32(3)
-    unrounded = Oracle(path, edit=without_rounding).scores(x)
-    assert score_error(run(path, x, "fp32"), unrounded).max() <= SCORE_TOLERANCES["fp32"]

@@ -159,14 +159,6 @@ def test_rows_that_are_one_come_for_any_number_of_images(tmp_path: Path) -> None
         check(engine.run(x), x.reshape(3, -1))
 
 
-def test_a_larger_batch_that_is_mixed_is_refused(tmp_path: Path) -> None:
-    model = Model((2, 4, 3, 3))
-    model.node("Conv", ["input", "input"], "y")
-    path = model.save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"'y' mixes the images of a batch.*; use vgg16gpu\.session\.Session or"):
-        Engine(path, device="cpu", batch=2)
-
-
 # ---- Commands
 
 

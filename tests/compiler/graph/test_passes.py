@@ -31,7 +31,6 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.passes import (
     drop_identity,
-    fold_batch_norm,
     fuse_max_pool,
     fuse_relu,
     simplify,
@@ -106,18 +105,6 @@ def names(result: Graph) -> list[tuple[str, ...]]:
 # Identity
 
 
-def test_several_identities_of_one_value() -> None:
-    before = graph(
-        conv("x", "a"), identity("a", "b"), identity("b", "c"), relu("b", "d"), relu("c", "e"), pool("a", "f")
-    )
-    before = replace(before, outputs=("d", "e", "f"))
-    result = drop_identity(before)
-    assert not any(isinstance(op, Identity) for op in result.ops)
-    assert set(result.ops[0].names) == {"a", "b", "c"}
-    assert result.ops[0].names[-1] == result.ops[0].y
-    check_same(before, result)
-
-
 def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
     before = chain(conv, identity, relu, outputs=["a", "c"])
     result = drop_identity(before)
@@ -126,19 +113,6 @@ def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
 
 
 # Folding and fusing
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_batch_norm_goes_into_the_convolution(bias: bool) -> None:
-    before = chain(conv if bias else lambda x, y: replace(conv(x, y), bias=None), norm)
-    result = fold_batch_norm(before)
-    assert names(result) == [("a", "b")]
-    folded = result.ops[0]
-    assert isinstance(folded, Conv)
-    assert folded.weight.dtype == np.float32
-    assert folded.bias is not None
-    assert folded.bias.dtype == np.float32
-    check_same(before, result)
 
 
 def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None:

@@ -19,14 +19,12 @@ from vgg16gpu.compiler.lowering.base import (
     Layer,
     MultiLowering,
     Places,
-    WeightArena,
     ceil_div,
 )
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner.selection import FAMILIES
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Scalar, Step
 from vgg16gpu.program.plans import Control
@@ -184,23 +182,6 @@ def test_gemm_covers_batch_and_outputs(batch: int) -> None:
 
 
 # ---- Shared parts
-
-
-def test_weight_arena() -> None:
-    arena = WeightArena()
-    first = arena.add(np.ones(3, np.float32))
-    second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
-    third = arena.add_channels(None, 5)
-    fourth = arena.add_channels(np.full(9, 4, np.float32), 9, Element.F16)
-    assert (first.offset, second.offset, third.offset, fourth.offset, arena.nbytes) == (0, 256, 512, 768, 1024)
-    arrays = [upload.array.tolist() for upload in arena.uploads]
-    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] * 9 + [0] * 55]
-    assert arena.staging_nbytes == 0
-    step = Step(*[None] * 4)  # type: ignore[arg-type]
-    arena.add_packed(np.ones(100, np.float32), step)
-    arena.add_packed(np.ones(10, np.float32), step)
-    assert arena.staging_nbytes == aligned(400)
-    assert arena.nbytes == 1024
 
 
 def test_a_kernel_has_at_most_32767_rows() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -60,14 +59,6 @@ def test_tensors_keep_their_values(tmp_path: Path, count: int, spelling: str) ->
     assert isinstance(owner(array), memoryview) == (count >= LARGE_COUNT)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, np.int32, np.uint8, np.int8, np.bool_])
-def test_element_types(tmp_path: Path, dtype: type) -> None:
-    values: np.ndarray[Any, Any] = np.arange(1000).reshape(10, 100).astype(dtype)
-    array = read(with_tensor(tmp_path / "m.onnx", numpy_helper.from_array(values, "w")))
-    assert array.dtype == dtype
-    np.testing.assert_array_equal(array, values)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.int32, np.int8, np.bool_, np.int64])
 @pytest.mark.parametrize("count", [5, LARGE_CODED + 3])
 def test_integer_fields_keep_their_values(tmp_path: Path, dtype: type, count: int) -> None:
@@ -115,18 +106,6 @@ def model_bytes(tensor: bytes) -> bytes:
 
 
 # Models in memory
-
-
-def test_a_model_in_memory_is_read_like_a_file(tmp_path: Path) -> None:
-    path = torch_vgg().save(tmp_path / "m.onnx")
-    inside, file = parse_onnx(path.read_bytes()), open_onnx(path)
-    assert inside.model == file.model
-    for index in range(len(file.model.graph.initializer)):
-        np.testing.assert_array_equal(read(inside, index), read(file, index))
-    with pytest.raises(ModelError, match=r"^the model in memory: is empty"):
-        parse_onnx(b"")
-    with pytest.raises(ModelError, match=r"^the model in memory: is truncated or damaged after 100 bytes"):
-        parse_onnx(path.read_bytes()[:100])
 
 
 def test_external_data_of_a_model_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,13 +293,6 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_broken_tensors(tmp_path: Path, tensor: TensorProto, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read(with_tensor(tmp_path / "m.onnx", tensor))
-
-
-def test_external_data_that_is_named_twice(tmp_path: Path) -> None:
-    model = onnx.load(external(tmp_path), load_external_data=False)
-    model.graph.initializer[0].external_data.add(key="location", value="other.bin")
-    with pytest.raises(ModelError, match="says twice where its values are"):
-        read(parse_onnx(model.SerializeToString(), tmp_path))
 
 
 def test_bodies_that_are_given_twice() -> None:

@@ -11,27 +11,11 @@ from onnx import AttributeProto, helper, numpy_helper
 
 from tests.support.onnx_models import Model
 from vgg16gpu.compiler.onnx.file import open_onnx
-from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
-from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, list_nodes
 
 
 def listed(model: Model, tmp_path: Path, **options: Any) -> tuple[ListedNode, ...]:
     return list_nodes(open_onnx(model.save(tmp_path / "m.onnx", **options)))
-
-
-def test_a_convolution_as_netron_shows_it() -> None:
-    first = list_nodes(open_onnx(digits_model()))[0]
-    assert first == ListedNode(
-        "Conv",
-        "/features/features.0/Conv",
-        {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]},
-        (
-            Operand("X", "input"),
-            Operand("W", "features.0.weight", TensorType("float32", (16, 1, 3, 3))),
-            Operand("B", "features.0.bias", TensorType("float32", (16,))),
-        ),
-        (Operand("Y", "/features/features.0/Conv_output_0"),),
-    )
 
 
 def test_every_kind_of_attribute(tmp_path: Path) -> None:

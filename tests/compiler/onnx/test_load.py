@@ -250,12 +250,6 @@ def test_input_types(tmp_path: Path, kind: str) -> None:
     )
 
 
-def test_half_precision_input(tmp_path: Path) -> None:
-    model = Model((1, 2), input_type=TensorProto.FLOAT16)
-    model.node("Relu", ["input"], "y")
-    assert load(model.save(tmp_path / "m.onnx")).input.shape == (1, 2)
-
-
 @pytest.mark.parametrize("op", ["If", "Loop", "Scan"])
 def test_control_flow_is_refused(tmp_path: Path, op: str) -> None:
     model = Model()

@@ -36,12 +36,6 @@ def sum_of(*kinds: tuple[str, int, Any]) -> OnnxFile:
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def test_several_inputs_of_fixed_shapes() -> None:
-    graph = load(sum_of(("a", FLOAT, [2, 3, 4]), ("b", TensorProto.FLOAT16, [])))
-    assert [(value.name, value.shape) for value in graph.inputs] == [("a", (2, 3, 4)), ("b", ())]
-    assert graph.input is graph.inputs[0]
-
-
 def test_given_shapes_take_the_place_of_declared_ones() -> None:
     file = sum_of(("a", FLOAT, None), ("b", TensorProto.UNDEFINED, ["n", 3]))
     with pytest.raises(ModelError, match=r"has 2 run-time inputs \('a', 'b'\); exactly one is supported, or several"):
@@ -120,16 +114,6 @@ def test_a_constant_that_depends_on_the_batch_is_refused(tmp_path: Path) -> None
     model.node("Shape", ["input"], "y")
     with pytest.raises(ModelError, match="output 'y' depends on a dimension that is open; export with fixed sizes"):
         load_model(model.save(tmp_path / "m.onnx"))
-
-
-def test_what_only_shapes_need_is_no_op(tmp_path: Path) -> None:
-    model = Model((2, 3, 8, 8))
-    model.node("Mul", ["input", model.constant("c", np.float32([2]))], "twice")
-    model.node("Shape", ["twice"], "dims")
-    model.node("Reshape", ["input", "dims"], "y")
-    graph = load(model.save(tmp_path / "m.onnx"))
-    assert [op.y for op in graph.ops] == ["y"]
-    assert not graph.constants
 
 
 # Forms in the wild

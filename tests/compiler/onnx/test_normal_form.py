@@ -128,21 +128,6 @@ def test_q6_the_domain_of_nodes_may_be_spelled_out(imports: list[str], tmp_path:
     assert [node.op for node in list_nodes(parse_onnx(path.read_bytes()))][:2] == ["Conv", "BatchNormalization"]
 
 
-def test_q6_also_in_functions() -> None:
-    opsets = [helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("local", 1)]
-    nodes = [relu("a", "y"), helper.make_node("Add", ["x", "x"], ["a"])]  # unsorted, too
-    for node in nodes:
-        node.domain = "ai.onnx"
-    double = helper.make_function("local", "Double", ["x"], ["y"], nodes, opsets)
-    proto = chain([helper.make_node("Double", ["x"], ["y"], domain="local")])
-    proto.functions.append(double)
-    del proto.opset_import[:]
-    proto.opset_import.extend(opsets)
-    graph = load(parse_onnx(proto.SerializeToString()))
-    x = random_input((1, 4))
-    np.testing.assert_array_equal(compute(graph, {"x": x})["y"], np.maximum(2 * x, 0))
-
-
 @pytest.mark.parametrize(
     ("dims", "shape"),
     [

@@ -12,7 +12,7 @@ import pytest
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, run_onnxruntime, single, weights
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pool
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.load import load
 
@@ -116,33 +116,6 @@ def test_computed_axes_of_a_mean_are_refused(tmp_path: Path) -> None:
     refuse(model.save(tmp_path / "m.onnx", opset=18), "its operands 'input' are computed at run time")
 
 
-POOLS: list[dict[str, Any]] = [
-    {},
-    {"strides": [2, 2]},
-    {"strides": [1, 3], "pads": [1, 0, 1, 1]},
-    {"pads": [0, 1, 1, 0], "strides": [2, 2], "auto_pad": "NOTSET", "ceil_mode": 0},
-    {"auto_pad": "SAME_UPPER"},
-    {"auto_pad": "SAME_LOWER"},
-    {"auto_pad": "VALID", "strides": [3, 2]},
-]
-
-
-@pytest.mark.parametrize("options", POOLS)
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "include"])
-def test_pools(tmp_path: Path, op: str, options: dict[str, Any]) -> None:
-    extra = {"count_include_pad": 1} if op == "include" else {}
-    name = "MaxPool" if op == "MaxPool" else "AveragePool"
-    assert isinstance(accept(single(tmp_path, name, MAP, [], kernel_shape=[2, 3], **options, **extra)), Pool)
-
-
-def test_pool_details(tmp_path: Path) -> None:
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[2, 2], storage_order=1, dilations=[1, 1]))
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[2, 2], outputs=["y", "unused"]))
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[1, 1], strides=[2, 2]))
-    op = accept(single(tmp_path, "AveragePool", MAP, [], kernel_shape=[1, 1]))
-    assert type(op).__name__ == "Identity"
-
-
 @pytest.mark.parametrize(
     ("op", "options", "message"),
     [
@@ -219,20 +192,6 @@ def norm_parameters(channels: int = 4) -> list[Any]:
     return [random_input((channels,), seed) for seed in range(3)] + [np.abs(random_input((channels,), 3)) + 0.5]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"opset": 7},
-        {"opset": 8, "spatial": 1, "momentum": 0.8},
-        {"opset": 9, "epsilon": 0.1},
-        {"opset": 14, "training_mode": 0},
-        {"opset": 15},
-    ],
-)
-def test_batch_norm(tmp_path: Path, options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "BatchNormalization", MAP, norm_parameters(), **options))
-
-
 def test_batch_norm_of_mxnet_is_per_channel(tmp_path: Path) -> None:
     spatial = single(tmp_path, "BatchNormalization", MAP, norm_parameters(), opset=7)
     x = random_input((2, 4, 9, 7))
@@ -270,13 +229,6 @@ def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"opset": 7}, {"opset": 12, "axis": 1}, {"opset": 11, "axis": -1}, {"opset": 13}, {"axis": 1}]
-)
-def test_softmax(tmp_path: Path, options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Softmax", MATRIX, [], **options))
-
-
-@pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
         (MATRIX, {"axis": 0}, "axis is 0"),
@@ -304,27 +256,6 @@ def test_softmax_refused(
 @pytest.mark.every_case
 def test_flatten_refused(tmp_path: Path, axis: int, message: str) -> None:
     refuse(single(tmp_path, "Flatten", MAP, [], axis=axis), message)
-
-
-@pytest.mark.parametrize(
-    ("shape", "target", "options"),
-    [
-        (MAP, [0, -1], {}),
-        (MAP, [-1, 252], {}),
-        (MAP, [0, 252], {}),
-        (MAP, [-1, 252], {"allowzero": 1}),
-        (FIXED, [2, 252], {}),
-        (FIXED, [2, -1], {"allowzero": 1}),
-        (FIXED, [-1, 252], {}),
-        ((1, 4, 9, 7), [1, 252], {}),
-        ((1, 4, 9, 7), [1, -1], {}),
-        (MATRIX, [0, 0], {}),
-        (MATRIX, [-1, 6], {}),
-        (MATRIX, [-1, 0], {}),
-    ],
-)
-def test_reshape(tmp_path: Path, shape: Sequence[int | str | None], target: list[int], options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Reshape", shape, [np.array(target)], **options))
 
 
 @pytest.mark.parametrize(
@@ -365,30 +296,6 @@ def test_a_constant_of_text_is_refused(tmp_path: Path) -> None:
     model.node("Constant", [], "c", name="it", value_string="x")
     model.node("Reshape", ["input", "c"], "y")
     refuse(model.save(tmp_path / "m.onnx"), "it holds no numbers")
-
-
-@pytest.mark.parametrize(
-    ("shape", "nodes"),
-    [
-        (
-            OPEN_SIZE,
-            [("Shape", ["input"], {}), ("Gather", ["v0", "zero"], {}), ("Concat", ["v1", "rest"], {"axis": 0})],
-        ),
-        (MAP, [("Shape", ["input"], {"start": -4, "end": 1}), ("Concat", ["v0", "rest"], {"axis": 0})]),
-        (FIXED, [("Shape", ["input"], {"end": -3}), ("Concat", ["v0", "rest"], {"axis": 0})]),
-        (MATRIX, [("Shape", ["input"], {})]),
-    ],
-)
-def test_shapes_of_run_time_values(
-    tmp_path: Path, shape: Sequence[int | str | None], nodes: list[tuple[str, list[str], dict[str, Any]]]
-) -> None:
-    model = Model(shape)
-    model.constant("zero", np.array([0]))
-    model.constant("rest", np.array([-1]))
-    for index, (op, inputs, options) in enumerate(nodes):
-        model.node(op, inputs, f"v{index}", **options)
-    model.node("Reshape", ["input", f"v{len(nodes) - 1}"], "y")
-    accept(model.save(tmp_path / "m.onnx"))
 
 
 def test_other_dimensions_are_not_the_batch(tmp_path: Path) -> None:

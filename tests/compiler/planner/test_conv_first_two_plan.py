@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.kernel_signatures import arguments
@@ -13,8 +12,7 @@ from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ChainProblem, Tile
+from vgg16gpu.compiler.lowering.conv import conv_first_two
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -135,33 +133,6 @@ def test_signs_have_to_be_the_same() -> None:
         assert is_chained(selection_of(graph, "fp16"))
 
 
-@pytest.mark.parametrize(
-    ("facts", "options"),
-    [
-        (HOPPER, {"kernels": "ffma"}),
-        (HOPPER, {"kernels": "mma"}),
-        (replace(HOPPER, tensor_maps=False), {}),
-        (replace(HOPPER, compute_capability=(8, 0)), {}),
-        (DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34), {}),
-    ],
-)
-def test_other_kernels_have_no_chain(facts: DeviceFacts, options: dict[str, str]) -> None:
-    assert selection_of(NET, "fp16", facts, **options).graph is NET
-    assert is_chained(selection_of(NET, kernels="wgmma"))
-
-
-# ---- Layers
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_weights_are_packed_as_for_two(precision: str) -> None:
-    """And do not depend on the batch."""
-    one, two = plan_of(precision, 1).weights, plan_of(precision, 1, keep_values=True).weights
-    assert one.weights_nbytes == two.weights_nbytes == plan_of(precision, 3, 40).weights.weights_nbytes
-    assert [upload.pack for upload in one.uploads] == [upload.pack for upload in two.uploads]
-    assert all(np.array_equal(a.array, b.array) for a, b in zip(one.uploads, two.uploads, strict=True))
-
-
 # ---- The launch
 
 
@@ -202,22 +173,3 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert step.programmatic == (program.batch <= PROGRAMMATIC_BATCH)  # before it the input comes
         assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
         assert macros["SOURCE"] == (element_type == "uint8")
-
-
-# ---- The choice of a tile
-
-
-def test_tiles_fit_into_shared_memory() -> None:
-    """By the source's own count: 72 KB of weights, a ring of pixels around each tile."""
-    assert conv_first_two.shared_nbytes(Element.F16, 28, 2) == 1024 + 73728 + 6144 + 2 * (40960 + 7168 + 11264)
-    assert conv_first_two.shared_nbytes(Element.U8, 28, 2) == 1024 + 36864 + 6144 + 2 * (20480 + 4096 + 11264)
-    for element in (Element.F16, Element.BF16, Element.U8, Element.S8):
-        assert all(Tile(*cut).fits(ChainProblem(1, 30, 30, element)) for cut in CUTS)
-        assert not Tile(28, 3).fits(ChainProblem(1, 30, 30, element))
-
-
-@pytest.mark.parametrize(("batch", "is_early"), [(1, True), (32, True), (33, False)])
-def test_first_layers_start_early_behind_the_input_of_a_small_batch(batch: int, is_early: bool) -> None:
-    alone = conv_first.choose(conv_first.FirstProblem(batch, 30, 30, 64, Element.F16), HOPPER)
-    two = conv_first_two.choose(ChainProblem(batch, 30, 30, Element.F16), HOPPER)
-    assert alone.programmatic == two.programmatic == is_early

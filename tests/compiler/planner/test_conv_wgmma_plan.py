@@ -11,20 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support import selection
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME
-from tests.support.selection import examples
 from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -43,7 +37,6 @@ PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 BATCHES = (1, 8) if selection.choice() == selection.REPRESENTATIVE else (1, 2, 8, 32, 128)  # each takes 0.2 s
 CONVOLUTIONS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 WIDEST_BOX = 256
-REGISTERS_OF_SUMS = 168  # of a consumer thread's 240
 
 
 def hollow(*shape: int) -> Array:
@@ -165,19 +158,6 @@ def test_a_gigabyte_is_enough() -> None:
         check_memory(plan, on_a_card_with(300 * 10**6))
 
 
-def test_a_small_classifier_is_packed_for_each_of_its_readers() -> None:
-    """100 features are 128 on tensor cores and 100 in float32: the rows of weights have to fit the values."""
-    for program, steps in programs("fp32", 48, 2, 100):
-        for name in ("fc6", "fc7", "scores"):
-            given = arguments(steps[name])
-            x = given["inp"]
-            stored = {value.pointer: value for value in program.values}
-            pointer = x.pointer if isinstance(x, TensorMap) else x
-            if pointer in stored:
-                assert given["K"] == math.prod(stored[pointer].stored_shape[1:])
-            assert given["K"] % 64 == 0
-
-
 # ---- Tensor maps
 
 
@@ -281,18 +261,6 @@ def test_convolutions_cover_their_maps(key: tuple[Any, ...]) -> None:
 
 
 @each_plan
-def test_numbers_say_which_operator_waited(key: tuple[Any, ...]) -> None:
-    graph = vgg16(*key[1:])
-    order = {op.y: number for number, op in enumerate(graph.ops, 1)}
-    for program, steps in programs(*key):
-        for name, step in steps.items():
-            given = arguments(step)
-            if "error" in given:
-                assert given["step"] == order[name]
-                assert given["error"] == program.control.error
-
-
-@each_plan
 def test_counters_are_nobody_elses(key: tuple[Any, ...]) -> None:
     """Words as the kernels' headers count them, between the input and the error word."""
     for program, steps in programs(*key):
@@ -323,75 +291,6 @@ def test_a_kernel_can_copy_what_goes_in_and_comes_back(key: tuple[Any, ...]) -> 
         assert [place % 16 for place in places] == [0] * len(places)
         assert program.returned_nbytes % 4 == 0
         assert [(program.control.end - start) % 4 for start in starts] == [0] * len(starts)
-
-
-# ---- The choice of a tile
-
-
-problems = st.builds(
-    ConvProblem,
-    batch=st.sampled_from([1, 2, 3, 8, 32]),
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    channels=st.sampled_from([64, 128, 192, 512]),
-    out_channels=st.sampled_from([64, 128, 192, 512]),
-    element=st.sampled_from([Element.F16, Element.BF16, Element.F16_PAIR, Element.U8, Element.S8]),
-    out_element=st.just(Element.F16),
-    pool=st.booleans(),
-).map(lambda p: ConvProblem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
-
-
-@examples(20)
-@given(problems)
-def test_every_tile_is_one_that_the_kernels_accept(problem: ConvProblem) -> None:
-    """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""
-    found = conv_wgmma.candidates(problem, HOPPER.multiprocessors)
-    assert found
-    for choice in found:
-        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.programmatic)
-        macros = dict(cut.kernel.defines)
-        assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
-        assert cut.shared <= HOPPER.shared_nbytes
-        if isinstance(choice.tile, LargeTile):
-            check_large(problem, choice.tile, macros)
-        else:
-            check_small(problem, choice.tile, macros, cut.shared)
-
-
-def check_large(problem: ConvProblem, tile: LargeTile, macros: Mapping[str, int]) -> None:
-    flat, planes = macros["FLAT_PITCH"], problem.element.planes
-    assert macros["TILE_ROWS"] % 2 == 0 or flat
-    assert not flat or flat == problem.width + 1 >= 8
-    if flat and macros["POOL"]:
-        assert macros["PAIR_TILES"]
-        assert planes == 1
-    assert tile.pixels <= 256
-    assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
-    assert max(tile.halo) <= WIDEST_BOX
-    assert 9 * planes % macros["STAGE_UNITS"] == 0
-    assert macros["STAGE_UNITS"] == 1 or macros["STAGE_UNITS"] % planes == 0
-    assert macros["HALO_STAGES"] >= 2
-    assert macros["WEIGHT_STAGES"] >= (2 * planes if macros["STAGE_UNITS"] == 1 else 2)
-    assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
-
-
-def check_small(problem: ConvProblem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
-    splits, exchange = macros["SPLITS"], macros["EXCHANGE"]
-    assert macros["TILE_ROWS"] % 2 == 0
-    assert macros["TILE_ROWS"] <= 32
-    assert 9 % macros["TAPS_PER_STAGE"] == 0
-    assert {0: splits == 1, 1: splits == 2, 2: splits > 1}[exchange]
-    assert splits <= problem.channel_blocks
-    assert macros["WEIGHT_STAGES"] >= 2
-    assert macros["HALO_STAGES"] > 1 or problem.element.planes == 2 or splits == problem.channel_blocks
-    assert (shared + 1024) * macros["BLOCKS_PER_SM"] <= MULTIPROCESSOR_SHARED
-    if exchange == 2:  # blocks wait for each other
-        assert tile.blocks(problem) <= HOPPER.multiprocessors * macros["BLOCKS_PER_SM"]
-        tiles = tile.blocks(problem) // splits
-        assert tile.workspace_nbytes(problem) == tiles * splits * splits * tile.slice_rows(problem.pool) * 2048
-    rows = tile.store_rows(problem.pool)
-    assert macros["TILE_ROWS"] % rows == 0
-    assert rows % (2 if problem.pool else 1) == 0
 
 
 # ---- Fully connected layers
@@ -435,16 +334,3 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
     workspace = 4 * math.prod(step.grid) * TILE_OUT * macros["TILE_N"]
     assert isinstance(given["workspace"], Pointer)
     assert given["workspace"].offset + workspace <= program.activations_nbytes
-
-
-# ---- int8
-
-
-def test_int8_computes_on_bytes() -> None:
-    for program, steps in programs("int8", 48, 2, 100):
-        found = {value.name: value.element for value in program.values}
-        assert {element for name, element in found.items() if name.startswith("conv")} == {Element.U8}
-        assert found["scores"] is Element.F32
-        first = arguments(steps["conv1_1"])
-        assert first["in_scale"].arena is first["out_scale"].arena
-        assert [step.label for step in program.all_steps() if step.kernel.name == "convert"] == []

@@ -13,7 +13,7 @@ from tests.compiler.planner.test_conv_first_two_plan import HOPPER
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Arithmetic, Array, Conv, Graph, GraphInput, Pool, Shape
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -114,22 +114,6 @@ def test_else_fp32_is_on_ffma(facts: DeviceFacts, options: dict[str, Any]) -> No
     plan = plan_of(made.graph, made.targets, "fp32", facts, **options)
     assert {*plan.families.values()} == {"ffma"}
     assert plan.calibration is None
-
-
-def test_what_is_not_linear_in_a_further_input_has_no_factors() -> None:
-    """Its scales cannot be chosen either: float32."""
-    weight = np.ones((64, 64, 3, 3), np.float32)
-    ops = (
-        conv("x", "a", 64, 3),
-        Arithmetic("a", "s", ("s",), others=("other",)),
-        Conv("s", "b", ("b",), weight, np.ones(64, np.float32), _SAME),
-        Conv("b", "c", ("c",), weight, None, _SAME, relu=True),
-        Conv("c", "d", ("d",), weight, None, _SAME),
-    )
-    other = GraphInput("other", (1, 64, 64, 64))
-    graph = Graph(GraphInput("x", (None,)), ops, ("d",), (other,))
-    plan = plan_of(graph, {"other": (1, 64, 64, 64)}, "fp32", samples=samples)
-    assert families_of(graph, plan) == ["wgmma", "ffma", "ffma", "wgmma"]
 
 
 @pytest.mark.parametrize("weight", [np.inf, np.nan, 1e35])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -73,20 +72,3 @@ def test_the_outputs_are_those_of_the_graph(precision: str) -> None:
     assert [y.shape for y in program.outputs] == [(3, *SHAPES[name]) for name in ("b", "d", "q")]
     spans = sorted((y.pointer.offset, y.pointer.offset + y.nbytes) for y in program.values)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-
-
-WANTED_OTHERWISE = {
-    "values are kept": ("fp16", HOPPER, {"keep_values": True}),
-    "pairs": ("fp32", HOPPER, {}),
-    "float32 arithmetic": ("fp16", HOPPER, {"kernels": "ffma"}),
-    "a GPU without wgmma": ("bf16", replace(HOPPER, compute_capability=(8, 0)), {}),
-    "a CPU": ("fp32", DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34), {}),
-}
-
-
-@pytest.mark.parametrize("why", WANTED_OTHERWISE)
-def test_elsewhere_the_pool_has_a_kernel_of_its_own(why: str) -> None:
-    precision, facts, options = WANTED_OTHERWISE[why]
-    samples = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
-    program = plan_of(TAPPED, precision, facts=facts, samples=lambda: samples, **options).programs[0]
-    assert [step.names for step in steps_of(program) if step.names[-1] in "pq"] == [("p",), ("q",)]

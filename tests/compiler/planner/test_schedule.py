@@ -78,16 +78,6 @@ def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
     assert found["d"] is found["e"] is Element.F32
 
 
-@pytest.mark.parametrize("op", [POOL, NORM], ids=["average pool", "batch norm"])
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_an_op_on_float32_in_between(precision: str, op: Op) -> None:
-    program = program_of(between(op), precision)
-    name = ELEMENTS[precision].name
-    assert elements(program) == {"a": ELEMENTS[precision], "b": Element.F32, "c": ELEMENTS[precision]}
-    assert conversions(program) == [f"a: {name} to F32", f"b: F32 to {name}"]
-    assert [step.kernel.label for step in program.output_steps] == [f"give_turned<{ELEMENTS[precision].number},0>"]
-
-
 @pytest.mark.parametrize("precision", ELEMENTS)
 def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
     program = program_of(vgg(("a", "e", "b")), precision)
@@ -242,12 +232,3 @@ def scales_of(step: Step) -> tuple[set[Pointer], set[Pointer]]:
 def test_without_samples_there_are_no_scales() -> None:
     with pytest.raises(ModelError, match="fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"):
         make_plan(vgg(), HOPPER, [(1, 3, 8, 8)])
-
-
-def test_kept_values_are_out_of_reach_of_the_second_pass() -> None:
-    plan = plan_of(vgg(), "fp32", (1, 2), keep_values=True)
-    assert plan.second_pass is not None
-    end = max(value.pointer.offset + value.nbytes for program in plan.programs for value in program.values)
-    second = plan.second_pass
-    places = [value.pointer for value in second.values] + [entry.pointer for entry in second.input.entries.values()]
-    assert all(pointer.offset >= end for pointer in places)

@@ -67,23 +67,6 @@ def test_hopper(precision: str) -> None:
     assert selection.splits_float32 == (precision == "fp32")
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        CPU,
-        replace(HOPPER, tensor_maps=False),
-        replace(HOPPER, compute_capability=(8, 0)),
-        replace(HOPPER, compute_capability=(10, 0)),
-        replace(HOPPER, compute_capability=(12, 0)),
-    ],
-    ids=lambda facts: f"{facts.kind}-{facts.compute_capability}-{facts.tensor_maps}",
-)
-def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) -> None:
-    selection = selection_of(NET, facts)
-    assert "wgmma" not in families(selection).values()
-    assert not selection.splits_float32
-
-
 # ---- What the op is
 
 
