@@ -172,7 +172,7 @@ def test_infer_writes_all_of_it(tmp_path: Path) -> None:
     path, x = saved(segmented, tmp_path), random_input((2, *SHAPE[1:]))
     np.save(tmp_path / "x.npy", x)
     expected = np.stack([expected_of(path, x[i : i + 1])[0] for i in range(2)])
-    for suffix in ("npy", "csv", "txt", "json"):
+    for suffix in ("npy", "txt", "json"):
         infer(path, tmp_path / "x.npy", "--output", tmp_path / f"y.{suffix}")
     check(np.load(tmp_path / "y.npy"), expected)
     check(np.loadtxt(tmp_path / "y.txt", ndmin=2), expected.reshape(2, -1))
