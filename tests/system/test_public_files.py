@@ -78,3 +78,9 @@ def test_every_file_of_data_is_accounted_for() -> None:
     files = {path.name for path in (ROOT / "vgg16gpu" / "data").iterdir() if path.is_file()}
     assert files <= named
     assert "`vgg16gpu/data/tuned`" in table
+
+
+def test_class_names_are_those_of_torchvision() -> None:
+    meta = pytest.importorskip("torchvision.models._meta")
+    names = (ROOT / "vgg16gpu" / "data" / "imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
+    assert names == meta._IMAGENET_CATEGORIES
