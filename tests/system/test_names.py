@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import subprocess
@@ -52,11 +51,6 @@ def test_csv_holds_the_very_bytes(written):
         header, *rows = csv.reader(file)
     assert base_names(row[0] for row in rows) == NAMES
     assert {len(row) for row in rows} == {len(header)} == {22}
-
-
-def test_json_is_ascii_and_gives_the_names_back(written):
-    items = json.loads((written / "out.json").read_bytes().decode("ascii"))
-    assert base_names(item["input"] for item in items) == NAMES
 
 
 def test_npz_gives_the_names_back(written):

@@ -37,12 +37,6 @@ def test_fetches_and_reports_progress(server, tmp_path):
     assert calls == sorted(calls)
 
 
-def test_does_nothing_when_the_file_is_there(server, tmp_path):
-    (tmp_path / "v.onnx").write_bytes(CONTENT)
-    assert fetch_vgg16(tmp_path / "v.onnx", [server.url("/good")], **EXPECTED) is None
-    assert server.requests == []
-
-
 def test_another_file_is_not_overwritten(server, tmp_path):
     (tmp_path / "v.onnx").write_bytes(b"mine")
     with pytest.raises(ModelError, match=r"v\.onnx: exists and is another file; delete it or give another --output"):
@@ -86,11 +80,6 @@ def test_a_link_stays(server, tmp_path):
     fetch_vgg16(tmp_path / "v.onnx", [server.url("/good")], **EXPECTED)
     assert (tmp_path / "v.onnx").is_symlink()
     assert names(tmp_path / "large") == ["target.onnx"]
-
-
-def test_follows_redirections(server, tmp_path):
-    fetch_vgg16(tmp_path / "v.onnx", [server.url("/redirect")], **EXPECTED)
-    assert (tmp_path / "v.onnx").read_bytes() == CONTENT
 
 
 def test_resumes_a_partial_file(server, tmp_path):

@@ -24,8 +24,8 @@ from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo import center_scores, generate
-from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
-from vgg16gpu.zoo.generate import make_vgg, weights_file
+from vgg16gpu.zoo.architecture import CONVOLUTIONS
+from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.weights import LIMIT, Source, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
@@ -230,20 +230,6 @@ def test_an_older_model_never_meets_new_weights(tmp_path, monkeypatch):
     file = open_onnx(path)
     with pytest.raises(ModelError, match=r"external data 'net.onnx.data' is missing"):
         file.array(file.model.graph.initializer[0])
-
-
-def test_which_sizes_need_a_second_file(tmp_path):
-    path = tmp_path / "net.onnx"
-    assert [size for size in (224, 448, 480, 512) if weights_file(Vgg(size=size), path)] == [512]
-    assert weights_file(Vgg(size=512), path) == tmp_path / "net.onnx.data"
-
-
-def test_progress_ends_at_its_total(tmp_path):
-    calls = []
-    make_vgg(tmp_path / "net.onnx", size=32, progress=lambda *call: calls.append(call), **NARROW)
-    done = [call[0] for call in calls]
-    assert done == sorted(done)
-    assert calls[-1][0] == calls[-1][1]
 
 
 @pytest.mark.parametrize(

@@ -150,14 +150,6 @@ def test_outputs_kept_and_shared_values_are_never_swallowed(chained: tuple[Maker
     check_same(shared, simplify(shared))
 
 
-def test_a_whole_vgg_becomes_one_op_per_layer() -> None:
-    one = replace(pool("x", "y"), window=Window((1, 1)), kind="average")
-    before = chain(conv, norm, relu, lambda x, y: replace(one, x=x, y=y, names=(y,)), flatten, identity, gemm, relu)
-    result = simplify(before)
-    assert names(result) == [("a", "b", "c", "d"), ("e", "f", "g", "h")]
-    check_same(before, result)
-
-
 # Random models
 
 

@@ -190,12 +190,3 @@ def test_a_kernel_has_at_most_32767_rows() -> None:
     op = Conv("x", "y", ("y",), weight, None, Window((35000, 1), pads=Pads(17500, 0, 17496, 0)))
     with pytest.raises(ModelError, match="maps and kernels may have up to 32767 rows"):
         conv_igemm.geometry(op, (1, 1, 4, 1), CPU)
-
-
-def test_every_tile_that_is_chosen_is_a_variant_that_ptxas_sees() -> None:
-    assert {gemm_splitk.tile_defines(gemm_splitk.choose_tile(batch)) for batch in range(1, 70)} == {
-        *gemm_splitk.VARIANTS
-    }
-    for rows in (1, 196, 784, 3136, 12544, 401408):
-        tile, _ = conv_igemm.choose_cut(rows, 512, 8, 288, GPUS["H200"])
-        assert tile.kernel("conv_igemm_f32", True).defines in conv_igemm.VARIANTS

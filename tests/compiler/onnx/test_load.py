@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.exported_files import FOLDER, MODULES
 from tests.support.onnx_models import (
     Model,
-    dynamo_vgg,
     onnxruntime_values,
     random_input,
     torch_vgg,
@@ -158,18 +157,6 @@ def test_all_offending_nodes_are_listed_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_nodes_behind_a_refused_one_are_not_blamed(tmp_path: Path) -> None:
-    model = Model((1, 3, 8, 8))
-    model.node("NonZero", ["input"], "dims")
-    model.node("Concat", ["dims", "dims"], "twice", axis=0)
-    model.node("Reshape", ["input", "twice"], "y")
-    model.node("Shape", ["y"], "shape")
-    model.node("Reshape", ["y", "shape"], "z")
-    message = refusal(model.save(tmp_path / "m.onnx"))
-    assert "NonZero '/dims'" in message
-    assert "\n" not in message
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -255,16 +242,6 @@ def test_control_flow_is_refused(tmp_path: Path, op: str) -> None:
     model = Model()
     model.node(op, ["input"], "y")
     assert "control flow is not supported; export the model for one path" in refusal(model.save(tmp_path / "m.onnx"))
-
-
-@pytest.mark.parametrize("size", [7, 9, 64])
-@pytest.mark.parametrize("style", ["torch", "dynamo"])
-def test_a_size_that_would_fit_is_named(tmp_path: Path, size: int, style: str) -> None:
-    model = torch_vgg((4, "M"), size=16) if style == "torch" else dynamo_vgg((4, "M"), size=16)
-    model.input_shape = (1, 3, size, size)
-    message = refusal(model.save(tmp_path / "m.onnx"))
-    assert "export the model for another input size, 16x16 would fit" in message
-    assert "\n" not in message
 
 
 def test_other_channels_are_no_matter_of_size(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import InputLowering
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
@@ -68,23 +68,6 @@ def test_hopper(precision: str) -> None:
 
 
 # ---- What the op is
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        Window((1, 1)),
-        Window((5, 5), pads=Pads(2, 2, 2, 2)),
-        Window((3, 3)),
-        Window((3, 3), (2, 2), Pads(1, 1, 1, 1)),
-        Window((3, 3), pads=Pads(1, 1, 1, 0)),
-    ],
-    ids=lambda w: f"{w.kernel}-{w.strides}-{tuple(w.pads)}",
-)
-def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
-    graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
-    assert families(selection_of(graph)) == {"a": "wgmma", "b": "ffma"}
-    assert families(selection_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
 
 
 @pytest.mark.parametrize(

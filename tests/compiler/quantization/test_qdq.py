@@ -114,11 +114,6 @@ def test_a_value_that_several_round_alike_is_clipped_once() -> None:
         assert [op.x for op in graph.ops if isinstance(op, Identity)] == ["v2"] * (2 - count)
 
 
-def test_a_relu_that_the_exporter_left_to_rounding_is_put_back() -> None:
-    """In int8, where who reads the integers saturates them."""
-    assert types(lifted(chain(conv, UNSIGNED, conv))) == [Conv, Relu, Conv]
-
-
 def test_what_kernels_can_hold_becomes_a_scale() -> None:
     graph = lifted(chain(SIGNED, conv, Relu, UNSIGNED, Identity, pool, conv))
     assert types(graph) == [Identity, Conv, Relu, Identity, Identity, Pool, Conv]
