@@ -49,6 +49,7 @@ def branches() -> Graph:
     return Graph(GraphInput("x", (None, 3, 8, 6)), ops, ("e", "a", "q"))
 
 
+@pytest.mark.first_case(reason="kernels' own tests have each precision")
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_branches_and_conversions(device: Device, precision: str, batch: int) -> None:
