@@ -86,10 +86,13 @@ def models() -> Iterator[Models]:
         yield Models(Path(folder))
 
 
-LARGEST = pytest.param("vgg16-224", marks=pytest.mark.slow(reason="smaller images go through the same kernels"))
+LARGER = pytest.mark.slow(reason="smaller images go through the same kernels")
 
 
-@pytest.mark.parametrize("name", [LARGEST if name == "vgg16-224" else name for name in NETS])
+@pytest.mark.parametrize(
+    "name",
+    ["vgg16-small", "vgg11_bn-odd", *(pytest.param(f"vgg16-{name}", marks=LARGER) for name in ("medium", "224"))],
+)
 def test_recorded_bits(device: Device, models: Models, name: str) -> None:
     model, model_digest = models[name]
     recorded = json.loads(RECORDS.read_text())[name]

@@ -14,19 +14,16 @@ from PIL import Image
 from tests.support.foreign_arrays import Placed, opened
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
-from vgg16gpu.bench.measure import cold_start
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
-from vgg16gpu.compiler.graph.passes import channels_first_input, simplify
+from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.model import Model as OnnxModel
-from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices import open_device
-from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.reading import read_inputs
-from vgg16gpu.runtime.session import Session
 
 HEIGHT, WIDTH, CLASSES = 32, 24, 12
 MAPS = Transpose("x", "t", ("t",), (0, 3, 1, 2))
@@ -86,13 +83,6 @@ def test_an_input_that_is_read_otherwise_stays(other: Any) -> None:
     assert channels_first_input(graph) is graph
 
 
-def test_only_who_brings_inputs_in_asks_for_it(path: Path) -> None:
-    assert not simplify(load(path)).input.channels_last
-    with Session(path, device="cpu") as session:
-        (y,) = session.run({"input": random_input((2, HEIGHT, WIDTH, 3))})
-    np.testing.assert_allclose(y, expected(path, random_input((2, HEIGHT, WIDTH, 3))), rtol=1e-4, atol=1e-5)
-
-
 # ---- The engine
 
 
@@ -106,20 +96,6 @@ def test_numbers_are_as_in_the_file_and_bytes_are_pixels(tmp_path: Path, early: 
         assert score_error(engine.run(images), expected(path, numbers_of(images))).max() < 1e-5
         labels = [step.label for step in engine.program.all_steps()]
     assert "transpose" not in labels
-
-
-def test_mean_and_std_are_the_users(path: Path) -> None:
-    with Engine(path, device="cpu", mean=[0.5] * 3, std=[0.25] * 3) as engine:
-        y = engine.run(pixels(1))
-    assert score_error(y, expected(path, ((pixels(1) / 255 - 0.5) / 0.25).astype(np.float32))).max() < 1e-5
-
-
-@pytest.mark.parametrize(("precision", "kernels"), [("fp32", "ffma"), ("fp16", "mma"), ("bf16", "mma")])
-def test_every_precision(path: Path, precision: str, kernels: str) -> None:
-    x = random_input((2, HEIGHT, WIDTH, 3))
-    with Engine(path, device="cpu", batch=2, precision=precision, kernels=kernels) as engine:
-        assert kernels in engine.plan.families.values()
-        assert score_error(engine.run(x), expected(path, x)).max() < SCORE_TOLERANCES[precision]
 
 
 def test_streams_and_pinned_memory(path: Path) -> None:
@@ -160,14 +136,6 @@ def test_taps(path: Path) -> None:
     np.testing.assert_allclose(pool, onnxruntime_values(path, x, ["pool0"])["pool0"], rtol=1e-4, atol=1e-5)
 
 
-def test_an_input_that_is_read_as_it_is_stays_so(tmp_path: Path) -> None:
-    path = keras((1, HEIGHT, WIDTH, 3), pixels=True)
-    path.node("Transpose", ["input"], "again", perm=[0, 1, 2, 3])
-    graph = OnnxModel(path.save(tmp_path / "m.onnx", ["again", "y"])).graph()
-    assert not graph.input.channels_last
-    assert graph.input.shape == (1, HEIGHT, WIDTH, 3)
-
-
 # ---- Open sizes
 
 
@@ -181,19 +149,6 @@ def test_open_sizes(tmp_path: Path, dims: Any, size: Any) -> None:
         x = random_input((1, height, width, 3))
         with Engine(path, device="cpu", size=size) as engine:
             assert score_error(engine.run(x), expected(path, x)).max() < 1e-5
-
-
-def test_a_fixed_size_is_named_as_height_and_width(path: Path) -> None:
-    with pytest.raises(ModelError, match=rf"size is fixed to {HEIGHT}x{WIDTH} \(height x width\), 32x32 is asked for"):
-        Engine(path, device="cpu", size=32)
-
-
-def test_a_size_that_would_fit_is_that_of_images(tmp_path: Path) -> None:
-    model = Model((1, 64, 64, 3))
-    x = model.conv(model.node("Transpose", ["input"], "t", perm=[0, 3, 1, 2]), "c", 3, 4, strides=[2, 2])
-    model.gemm(model.node("Flatten", [x], "f"), "y", 4 * 8 * 8, 5)
-    with pytest.raises(ModelError, match="15x15 would fit"):
-        load(model.save(tmp_path / "m.onnx"))
 
 
 # ---- Files and commands
@@ -276,13 +231,3 @@ def test_info_names_the_layout(path: Path) -> None:
     assert [row["op"] for row in stages["channels_first_input"]["dropped"]] == ["Transpose"]
     text = CliRunner().invoke(cli, ["info", str(path), "--device", "cpu"]).stdout
     assert f"Input: input 1x{HEIGHT}x{WIDTH}x3 NHWC (declared ?x{HEIGHT}x{WIDTH}x3)" in text
-
-
-@pytest.mark.slow(reason="tests/bench has the command")
-@pytest.mark.usefixtures("measured_ceilings")
-def test_bench_and_its_cold_start(path: Path) -> None:
-    found = report("bench", path, "--repeats", 1, "--seconds", 0.01, "--against", "onnxruntime")
-    entries = found["results"][0]["contenders"] if "results" in found else found
-    assert "onnxruntime" in json.dumps(entries)
-    x = random_input((3, HEIGHT, WIDTH))
-    assert cold_start.measure_cold_start(path, "cpu", x, channels_last=True).to_result_s > 0

@@ -1,8 +1,7 @@
 """examples/: short, and each does what it says, from any folder, on the CPU."""
 
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -19,14 +18,20 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def run(name, folder, *arguments):
-    """What an example prints on a machine without a GPU; it says nothing on stderr unless asked to."""
-    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run an example from a folder of its own, in this process, and return what it prints: nothing on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(name, *arguments):
+        path = str(ROOT / "examples" / name)
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        runpy.run_path(path, run_name="__main__")
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return call
 
 
 def share(text):
@@ -43,37 +48,37 @@ def test_every_example_is_short_and_run_by_a_test():
         assert f"python examples/{path.name}" in text
 
 
-def test_classify(tmp_path):
-    name, *lines = run("classify.py", tmp_path).splitlines()
+def test_classify(run):
+    name, *lines = run("classify.py").splitlines()
     assert name.strip() == str(digit_sample())
     assert re.fullmatch(r" 9\d\.\d\d%  2", lines[0])
     assert len(lines) == 5
 
 
-def test_classify_a_photo_with_a_model_of_ones_own(tmp_path):
+def test_classify_a_photo_with_a_model_of_ones_own(run, tmp_path):
     make_vgg(tmp_path / "vgg.onnx", variant="vgg11", size=32, width=8, hidden=32, classes=1000)
-    _, *lines = run("classify.py", tmp_path, "vgg.onnx", digit_sample()).splitlines()
+    _, *lines = run("classify.py", "vgg.onnx", digit_sample()).splitlines()
     assert len(lines) == 5
     assert not any("class " in line for line in lines)  # ImageNet's names
-    _, *others = run("classify.py", tmp_path, "vgg.onnx", digit_sample(), "--preprocess", "unit").splitlines()
+    _, *others = run("classify.py", "vgg.onnx", digit_sample(), "--preprocess", "unit").splitlines()
     assert others != lines
 
 
-def test_features(tmp_path):
-    text = run("features.py", tmp_path)
+def test_features(run):
+    text = run("features.py")
     assert text.startswith("picture 0, a 2, is most like picture ")
     assert share(text) >= 95
 
 
-def test_stream(tmp_path):
-    found = re.fullmatch(r"([\d.]+)% of 100 digits are right, [\d,]+ pictures a second\n", run("stream.py", tmp_path))
+def test_stream(run):
+    found = re.fullmatch(r"([\d.]+)% of 100 digits are right, [\d,]+ pictures a second\n", run("stream.py"))
     assert found
     assert float(found[1]) >= 98
 
 
 @pytest.mark.slow(reason="cli/test_calibrate.py has the command")
-def test_int8(tmp_path):
-    *steps, exact, rounded = run("int8.py", tmp_path).splitlines()
+def test_int8(run):
+    *steps, exact, rounded = run("int8.py").splitlines()
     assert len(steps) == 8  # what the six convolutions and two matrices read
     assert all(re.fullmatch(r"\S+: at most [\d.]+, in steps of [\d.]+", step) for step in steps)
     assert (exact[:4], rounded[:4]) == ("fp32", "int8")
@@ -81,8 +86,8 @@ def test_int8(tmp_path):
 
 
 @pytest.mark.slow(reason="tests/lab/test_lab_cli.py runs kernels of one's own")
-def test_own_kernel(tmp_path):
-    (row,) = [line for line in run("own_kernel.py", tmp_path, "own").splitlines() if "│ mine " in line]
+def test_own_kernel(run, tmp_path):
+    (row,) = [line for line in run("own_kernel.py", "own").splitlines() if "│ mine " in line]
     assert "WRONG" not in row
     assert (tmp_path / "own" / "results" / "comparison.csv").is_file()
     assert {path.name for path in (tmp_path / "own").glob("*mine*")} == {"mine.cu", "mine.py", "test_mine.py"}
@@ -98,19 +103,19 @@ def narrow_vgg_and_pictures(folder):
         Image.fromarray(pixels).save(folder / name)
 
 
-def test_style_transfer(tmp_path):
+def test_style_transfer(run, tmp_path):
     narrow_vgg_and_pictures(tmp_path)
-    first, last = losses_of(run("style_transfer.py", tmp_path, "vgg.onnx", "one.png", "other.png", "out.png", 20))
+    first, last = losses_of(run("style_transfer.py", "vgg.onnx", "one.png", "other.png", "out.png", 20))
     assert last < 0.7 * first
     content, painted = (np.asarray(Image.open(tmp_path / name)).astype(float) for name in ("one.png", "out.png"))
     assert painted.shape == content.shape
     assert abs(painted - content).mean() > 1
 
 
-def test_perceptual_loss(tmp_path):
+def test_perceptual_loss(run, tmp_path):
     torch_module()
     narrow_vgg_and_pictures(tmp_path)
-    first, last = losses_of(run("perceptual_loss.py", tmp_path, "vgg.onnx", "one.png", "out.png", 20))
+    first, last = losses_of(run("perceptual_loss.py", "vgg.onnx", "one.png", "out.png", 20))
     assert last < 0.7 * first
     with Image.open(tmp_path / "out.png") as picture:
         assert picture.size == (40, 40)

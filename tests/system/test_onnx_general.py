@@ -39,15 +39,13 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralConv,
     GlobalPool,
     Identity,
-    LeakyRelu,
     LocalResponseNorm,
     MatMul,
     Op,
     Pool,
-    Relu,
     Softmax,
 )
-from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
 FLOAT32 = np.float32
@@ -83,13 +81,6 @@ def test_conv(tmp_path: Path, shape: Shaped, weight: Sequence[int], options: dic
         return
     op = accept(single(tmp_path, "Conv", shape, [weights(*weight), weights(weight[0])], **options))
     assert isinstance(op, kind)
-
-
-def test_constants_of_a_general_conv_are_in_the_graph(tmp_path: Path) -> None:
-    graph = load(single(tmp_path, "Conv", MAP, [weights(6, 2, 3, 3), weights(6)], group=2))
-    assert graph.ops[0].operands == ("input", "c0", "c1")
-    assert {name: array.shape for name, array in graph.constants.items()} == {"c0": (6, 2, 3, 3), "c1": (6,)}
-    assert graph.parameters == 6 * 2 * 9 + 6
 
 
 def test_weights_at_run_time() -> None:
@@ -138,14 +129,6 @@ def test_rounding_up_is_dropped_where_it_changes_nothing(tmp_path: Path) -> None
     assert window(("n", 4, 9, 6), strides=[2, 2]).ceil
     assert window(OPEN_SIZE, strides=[2, 2]).ceil
     assert not window(OPEN_SIZE).ceil
-
-
-@pytest.mark.parametrize("kind", ["Average", "Max"])
-def test_global_pools(tmp_path: Path, kind: str) -> None:
-    op = accept(single(tmp_path, f"Global{kind}Pool", MAP, []))
-    assert isinstance(op, GlobalPool)
-    assert op.kind == kind.lower()
-    refuse(single(tmp_path, f"Global{kind}Pool", MATRIX, []), "it needs (N, C, H, W)")
 
 
 @pytest.mark.parametrize("options", [{"size": 3}, {"size": 5, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
@@ -199,14 +182,6 @@ def test_gemm(
     assert isinstance(op, Gemm if is_layer else MatMul)
 
 
-def test_gemm_of_constant_a_is_a_product(tmp_path: Path) -> None:
-    model = Model((4, 3))
-    model.node("Gemm", [model.constant("a", weights(5, 4)), "input"], "y")
-    op = accept(model.save(tmp_path / "m.onnx"))
-    assert isinstance(op, MatMul)
-    assert op.operands == ("a", "input")
-
-
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
@@ -252,13 +227,6 @@ def test_arithmetic_with_a_constant(tmp_path: Path, op: str, constant: Sequence[
     assert made.operands == ("input", "c0")
 
 
-@pytest.mark.parametrize(("op", "first"), [("Add", "input"), ("Mul", "input"), ("Sub", "c"), ("Div", "c")])
-def test_arithmetic_behind_a_constant(tmp_path: Path, op: str, first: str) -> None:
-    model = Model(MAP)
-    model.node(op, [model.constant("c", weights(4, 1, 1)), "input"], "y")
-    assert accept(model.save(tmp_path / "m.onnx")).x == first
-
-
 @pytest.mark.parametrize(
     ("shape", "constant", "message"),
     [
@@ -269,6 +237,7 @@ def test_arithmetic_behind_a_constant(tmp_path: Path, op: str, first: str) -> No
         (MAP, ints(1), "element type int64"),
     ],
 )
+@pytest.mark.every_case
 def test_arithmetic_refused(tmp_path: Path, shape: Shaped, constant: Any, message: str) -> None:
     refuse(single(tmp_path, "Add", shape, [constant]), message)
 
@@ -281,19 +250,6 @@ def test_sum(count: int) -> None:
     assert isinstance(ops[-1], Identity if count == 1 else Arithmetic)
     assert all(len(op.operands) <= 5 for op in ops)
     assert [op.y for op in ops][-1] == "y"
-
-
-@pytest.mark.parametrize("shape", [(5,), (3, 4, 5), (2, 3), (2, 3, 4, 5), ()])
-def test_relu_of_any_rank(shape: tuple[int, ...]) -> None:
-    op = accept_run_time("Relu", {"x": random_input(shape)}).ops[0]
-    assert isinstance(op, Relu if len(shape) in (2, 4) else Clip)
-
-
-def test_leaky_relu(tmp_path: Path) -> None:
-    for options, alpha in (({}, 0.01), ({"alpha": 0.25}, 0.25)):
-        op = accept(single(tmp_path, "LeakyRelu", MAP, [], **options))
-        assert isinstance(op, LeakyRelu)
-        assert op.alpha == pytest.approx(alpha)
 
 
 @pytest.mark.parametrize(
@@ -404,36 +360,6 @@ def test_branches_of_open_sizes(tmp_path: Path) -> None:
     accept(model.save(tmp_path / "m.onnx"))
 
 
-def test_features_of_an_open_size_are_taken_as_the_weights_are(tmp_path: Path) -> None:
-    model = Model(OPEN_SIZE)
-    model.gemm(model.node("Flatten", ["input"], "flat"), "fc", 4 * 32 * 32, 3)
-    model.node("Add", ["fc", model.constant("c", weights(4))], "y", name="it")
-    refuse(model.save(tmp_path / "m.onnx"), "cannot be broadcast")
-    load(model.save(tmp_path / "m.onnx", ["fc"]))
-
-
-def test_weights_in_half_precision(tmp_path: Path) -> None:
-    constants = [weights(5, 4, 3, 3).astype(np.float16), weights(5).astype(np.float16)]
-    model = Model(MAP, input_type=TensorProto.FLOAT16)
-    model.node("Conv", ["input", model.constant("w", constants[0]), model.constant("b", constants[1])], "conv")
-    model.node("Cast", ["conv"], "single", to=TensorProto.FLOAT)
-    model.node("Mul", ["single", model.constant("c", np.float16(0.3))], "y")
-    graph = load(model.save(tmp_path / "m.onnx"))
-    conv = graph.ops[0]
-    assert isinstance(conv, Conv)
-    assert conv.weight.dtype == np.float32
-    np.testing.assert_array_equal(conv.weight, constants[0].astype(np.float32))
-    assert graph.constants["c"] == np.float32(np.float16(0.3))
-
-
-def test_loading_a_model_of_constants_alone(tmp_path: Path) -> None:
-    model = Model((2, 3))
-    model.node("Shape", ["input"], "y")
-    loaded = load_model(model.save(tmp_path / "m.onnx"))
-    assert loaded.graph is None
-    np.testing.assert_array_equal(loaded.constants["y"], [2, 3])
-
-
 # ---- Flatten of an open batch to several rows for each image
 
 
@@ -484,5 +410,6 @@ def test_rows_that_are_joined_again(tmp_path: Path, nodes: list[Any], rest: int)
         ([("Add", [weights(63)], {})], MAP, "'rows' has several rows for each image"),
     ],
 )
+@pytest.mark.every_case
 def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], shape: Sequence[Any], message: str) -> None:
     refuse(in_rows(tmp_path, *nodes, shape=shape), message)

@@ -41,12 +41,6 @@ from vgg16gpu.errors import ModelError
 # Moves
 
 
-@pytest.mark.parametrize("axis", [-4, -2, -1, 0, 1, 2, 3, 4])
-def test_flatten_of_fixed_sizes(tmp_path: Path, axis: int) -> None:
-    op = accept(single(tmp_path, "Flatten", FIXED, [], axis=axis))
-    assert isinstance(op, Flatten if axis == 1 else Reshape)
-
-
 def test_flatten_of_other_ranks() -> None:
     assert accept_run_time("Flatten", {"x": weights(2, 3, 4)}).ops[0].target == (0, -1)  # type: ignore[attr-defined]
     assert isinstance(accept_run_time("Flatten", {"x": weights(3)}).ops[0], Reshape)
@@ -130,6 +124,7 @@ def test_squeeze(
         (("n", 1, 1, 4), (4,), "axis is 4 for 4 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_squeeze_refused(tmp_path: Path, shape: Shaped, axes: tuple[int, ...] | None, message: str) -> None:
     refuse(single(tmp_path, "Squeeze", shape, [] if axes is None else [ints(*axes)]), message)
 
@@ -149,10 +144,6 @@ def test_unsqueeze(tmp_path: Path, shape: Shaped, axes: tuple[int, ...], target:
     op = accept(single(tmp_path, "Unsqueeze", shape, [] if options else [ints(*axes)], opset=opset, **options))
     assert isinstance(op, Reshape)
     assert op.target == target
-
-
-def test_unsqueeze_before_the_batch_is_refused(tmp_path: Path) -> None:
-    refuse(single(tmp_path, "Unsqueeze", MATRIX, [ints(0)]), "does not keep the batch as its first dimension")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +234,7 @@ def test_slice_with_steps(tmp_path: Path, start: int, end: int, step: int, made:
         (MAP, [np.float32([0]), ints(1)], "its starts are float32"),
     ],
 )
+@pytest.mark.every_case
 def test_slice_refused(tmp_path: Path, shape: Shaped, lists: Sequence[Any], message: str) -> None:
     refuse(single(tmp_path, "Slice", shape, lists), message)
 
@@ -266,6 +258,7 @@ def test_gather(tmp_path: Path, indices: Any) -> None:
         (MAP, ints(0), 5, "axis is 5 for 4 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_gather_refused(tmp_path: Path, shape: Shaped, indices: Any, axis: int, message: str) -> None:
     refuse(single(tmp_path, "Gather", shape, [indices], axis=axis), message)
 
@@ -294,6 +287,7 @@ def test_pad(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any]) 
         ([ints(*[0] * 8), np.float64(1)], {}, "its value has element type float64"),
     ],
 )
+@pytest.mark.every_case
 def test_pad_refused(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any], message: str) -> None:
     refuse(single(tmp_path, "Pad", MAP, constants, **options), message)
 

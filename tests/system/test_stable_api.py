@@ -83,10 +83,6 @@ def test_members_of_classes_are_there(name: str) -> None:
     assert [member for member in members if not has(owner, member)] == []
 
 
-def test_ranks_of_an_answer_have_the_fields_of_the_page() -> None:
-    assert OURS["Answer"][3:7] == [field.name for field in fields(Rank)]
-
-
 @pytest.mark.parametrize("name", TORCHS)
 def test_members_of_torch_modules_are_there(name: str) -> None:
     source = torch_sources()[name]
@@ -125,8 +121,3 @@ def test_commands_exit_codes_and_keys() -> None:
     assert re.findall(r"\d+", cell("exit codes")) == re.findall(r"\b\d+\b", EXIT_CODES)
     keys = {value for name, value in vars(metadata).items() if name.endswith("_KEY")}
     assert set(codes(cell("keys"))) == keys
-
-
-def test_links_of_the_page_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / target).is_file(), target

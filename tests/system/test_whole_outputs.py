@@ -117,13 +117,6 @@ def test_a_scalar_on_the_device_has_no_length(device: Device, tmp_path: Path) ->
             len(found)
 
 
-def test_beside_an_output_with_rows(tmp_path: Path) -> None:
-    path, x = saved(segmented, tmp_path, ["c", "y", "t"]), random_input(SHAPE)
-    with Engine(path, device="cpu") as engine:
-        for found, expected in zip(engine.run(x), expected_of(path, x), strict=True):
-            check(found, expected)
-
-
 @pytest.mark.usefixtures("second_passes")
 def test_the_second_pass_replaces_all_of_it(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = random_input(SHAPE)
@@ -166,14 +159,6 @@ def test_rows_that_are_one_come_for_any_number_of_images(tmp_path: Path) -> None
         check(engine.run(x), x.reshape(3, -1))
 
 
-def test_a_larger_batch_that_is_mixed_is_refused(tmp_path: Path) -> None:
-    model = Model((2, 4, 3, 3))
-    model.node("Conv", ["input", "input"], "y")
-    path = model.save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"'y' mixes the images of a batch.*; use vgg16gpu\.session\.Session or"):
-        Engine(path, device="cpu", batch=2)
-
-
 # ---- Commands
 
 
@@ -183,12 +168,11 @@ def infer(path: Path, *arguments: Any) -> str:
     return result.output
 
 
-@everything
-def test_infer_writes_all_of_it(tmp_path: Path, make: Callable[[], Model]) -> None:
-    path, x = saved(make, tmp_path), random_input((2, *SHAPE[1:]))
+def test_infer_writes_all_of_it(tmp_path: Path) -> None:
+    path, x = saved(segmented, tmp_path), random_input((2, *SHAPE[1:]))
     np.save(tmp_path / "x.npy", x)
     expected = np.stack([expected_of(path, x[i : i + 1])[0] for i in range(2)])
-    for suffix in ("npy", "csv", "txt", "json"):
+    for suffix in ("npy", "txt", "json"):
         infer(path, tmp_path / "x.npy", "--output", tmp_path / f"y.{suffix}")
     check(np.load(tmp_path / "y.npy"), expected)
     check(np.loadtxt(tmp_path / "y.txt", ndmin=2), expected.reshape(2, -1))

@@ -10,14 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
-from rich.console import Console
 
 from tests.support.onnx_models import Model, torch_vgg
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.model import weights as model_weights
-from vgg16gpu.compiler.onnx.file import open_onnx
-from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.zoo.weight_files import weights_of
 
 
 def run(model: object, output: Path, *options: object) -> Result:
@@ -203,25 +198,3 @@ def test_where_nothing_can_be_written(name: str, words: str, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     refused(run("digits", tmp_path / name), words)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_no_model_and_no_option(tmp_path: Path) -> None:
-    refused(run(tmp_path / "none.onnx", tmp_path / "out"), "no such file")
-    refused(CliRunner().invoke(cli, ["model", "weights", "digits"]), "Missing option '--output'")
-
-
-def test_no_word_of_the_table_is_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for width in (80, 120, 200):
-        monkeypatch.setattr(model_weights, "console", lambda width=width: Console(width=width, highlight=False))
-        result = run("digits", tmp_path / str(width))
-        assert result.exit_code == 0, result.output
-        text = result.stdout + capsys.readouterr().out
-        lines = [line for line in text.splitlines() if "│" in line or "┃" in line]
-        assert lines
-        assert max(map(len, lines)) <= width
-        for weight in weights_of(open_onnx(digits_model())):
-            assert any(f" {weight.name} " in line for line in lines)
-        assert ("/features/features.0/Conv" in text) == (width > 80)
-        assert "204,282 numbers" in text

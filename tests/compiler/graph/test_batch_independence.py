@@ -88,10 +88,12 @@ def found(op: Op) -> Op | None:
 
 
 @pytest.mark.parametrize("op", ALONE, ids=repr)
+@pytest.mark.every_case
 def test_rows_stay_apart(op: Op) -> None:
     assert found(op) is None
 
 
 @pytest.mark.parametrize("op", MIXING, ids=repr)
+@pytest.mark.every_case
 def test_rows_are_mixed(op: Op) -> None:
     assert found(op) is op

@@ -166,6 +166,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("name", TABLE)
+@pytest.mark.every_case
 def test_what_is_assumed_and_why(tmp_path, name):
     steps, preset, order, reason = TABLE[name]
     found = network(tmp_path, steps)
@@ -204,13 +205,6 @@ def test_keras_stretches(tmp_path, steps, classes, expected, reason):
     assert found == expected
     assert found.fit == "stretch"
     assert found.origin.reason == reason
-
-
-def test_grey_networks_have_no_preset_of_colours(tmp_path):
-    model = Model(("n", 1, 8, 8))
-    model.conv("input", "y", 1, 4)
-    graph = OnnxModel(model.save(tmp_path / "m.onnx")).graph()
-    assert assumed(graph, (1, 1, 8, 8)) == Preprocess.named("unit", 1)
 
 
 @pytest.mark.parametrize("read", ["branch", "output"])

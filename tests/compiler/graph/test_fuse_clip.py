@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,9 +111,3 @@ def test_clips_behind_each_other_are_one() -> None:
 )
 def test_other_clips_stay(graph: Graph) -> None:
     assert found(fuse_clip(graph)) == found(graph)
-
-
-def test_a_value_with_two_readers_stays() -> None:
-    made = chain(conv(), clip(-1, 1))
-    graph = replace(made, ops=(*made.ops, conv()("v1", "w", ("w",))), outputs=("v2", "w"))
-    assert len(fuse_clip(graph).ops) == 3

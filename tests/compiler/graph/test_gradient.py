@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -175,37 +174,11 @@ def test_several_outputs_along_the_way() -> None:
     check(graph_of(*ops, outputs=("b",)), (1, 3, 8, 8))
 
 
-def test_many_readers_of_one_value() -> None:
-    """More gradients than one launch adds up."""
-    branches = [conv("a", f"b{k}", (2, 3), WINDOWS["1x1"]) for k in range(7)]
-    ops = (conv("x", "a", (3, 3), WINDOWS["3x3-same"], relu=True), *branches)
-    check(graph_of(*ops, outputs=tuple(op.y for op in branches)), (1, 3, 4, 4))
-    plain = tuple(conv("x", f"b{k}", (2, 3), WINDOWS["1x1"]) for k in range(7))
-    check(graph_of(*plain, outputs=tuple(op.y for op in plain)), (1, 3, 4, 4))
-
-
 def test_zeros_of_a_relu_hand_nothing_on_and_the_first_maximum_gets_all() -> None:
     x = np.zeros((1, 1, 2, 2))
     assert not gradient(graph_of(Relu("x", "y", ("y",))), x, [np.ones((1, 1, 2, 2))]).any()
     pool = Pool("x", "y", ("y",), "max", MAX_POOL_2X2)
     np.testing.assert_array_equal(gradient(graph_of(pool), x, [np.ones((1, 1, 1, 1))])[0, 0], [[1, 0], [0, 0]])
-
-
-def test_names_are_new_ones() -> None:
-    """Whatever a file calls its values."""
-    names = ("x/gradient", "y/cotangent", "y/before its pool", "y/factor")
-    ops = [Identity("x", names[0], (names[0],))]
-    ops += [Identity(a, b, (b,)) for a, b in itertools.pairwise(names)]
-    last = conv(names[-1], "y", (3, 3), WINDOWS["3x3-same"], relu=True, pool=True)
-    check(graph_of(*ops, last), (1, 3, 4, 4))
-
-
-def test_what_no_output_needs_is_not_computed() -> None:
-    """The last convolution itself, where nothing behind it asks for its values."""
-    ops = (conv("x", "a", (3, 3), WINDOWS["3x3-same"]), conv("a", "y", (3, 3), WINDOWS["3x3-same"]))
-    found = gradient_graph(graph_of(*ops), (1, 3, 4, 4)).graph
-    assert len(found.ops) == 2
-    assert {op.y for op in found.ops}.isdisjoint({"a", "y"})
 
 
 def test_refusals_name_the_op_and_what_is_supported() -> None:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from tests.support.kernel_harness import seeded
 from tests.support.onnx_models import Model, onnxruntime_values
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, NO_PADS, Pads, Window
+from vgg16gpu.compiler.graph.window import Pads, Window
 
 Case: TypeAlias = tuple[Window, tuple[int, int]]  # and a map
 
@@ -68,7 +68,7 @@ def sizes_inferred_by_onnx(cases: list[Case]) -> list[tuple[int, int]]:
 
 
 def test_there_are_as_many_windows_as_onnx_infers() -> None:
-    cases = fitting_cases(2000)
+    cases = fitting_cases(500)
     for (window, size), expected in zip(cases, sizes_inferred_by_onnx(cases), strict=True):
         assert window.output_size(*size) == expected, (window, size)
 
@@ -89,69 +89,3 @@ def test_windows_lie_where_onnxruntime_has_them(tmp_path: Path, window: Window, 
         first = [0 if corner == 0 else extent - 1 for extent in window.extent]
         taken = padded[first[0] :: window.strides[0], first[1] :: window.strides[1]]
         np.testing.assert_array_equal(y[0, 0], taken[: count[0], : count[1]])
-
-
-@pytest.mark.parametrize(
-    ("window", "size", "expected"),  # of the node tests of the onnx package, and a 3x3 pool of SqueezeNet
-    [
-        (Window((3, 3), (2, 2), ceil=True), (4, 4), (2, 2)),
-        (Window((1, 1), (2, 2), ceil=True), (2, 2), (1, 1)),
-        (Window((3, 3), (3, 3), Pads(1, 1, 1, 1), ceil=True), (2, 2), (1, 1)),
-        (Window((2, 2), dilations=(2, 2)), (4, 4), (2, 2)),
-        (Window((2, 2), same="lower"), (32, 32), (32, 32)),
-        (Window((3, 3), (2, 2), ceil=True), (55, 111), (27, 55)),
-        (Window((3, 3), (2, 2), ceil=True), (112, 54), (56, 27)),
-    ],
-)
-def test_known_sizes(window: Window, size: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert window.output_size(*size) == expected
-
-
-def test_rounding_up_adds_no_window_that_begins_in_the_padding() -> None:
-    for window, (height, width) in fitting_cases(2000):
-        if not window.ceil or window.same:
-            continue
-        rows, columns = window.output_size(height, width)
-        assert (rows - 1) * window.strides[0] < height + window.pads.top
-        assert (columns - 1) * window.strides[1] < width + window.pads.left
-        fewer = replace(window, ceil=False).output_size(height, width)
-        assert 0 <= rows - fewer[0] <= 1
-        assert 0 <= columns - fewer[1] <= 1
-
-
-@pytest.mark.parametrize("same", ["upper", "lower"])
-@pytest.mark.parametrize("size", range(1, 12))
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_same_padding_is_as_even_as_can_be(
-    same: Literal["upper", "lower"], size: int, kernel: int, stride: int
-) -> None:
-    window = Window((kernel, kernel), (stride, stride), Pads(7, 7, 7, 7), same=same)
-    top, left, bottom, right = window.padding(size, size)
-    assert (top, bottom) == (left, right)
-    assert bottom - top in ((0, 1) if same == "upper" else (0, -1))
-    count = -(-size // stride)
-    assert window.output_size(size, size) == (count, count)
-    if top + bottom:  # no less would do
-        narrower = replace(window, pads=Pads(top + bottom - 1, top + bottom - 1), same="")
-        assert max(narrower.output_size(size, size)) < count
-
-
-@pytest.mark.parametrize("ceil", [False, True])
-def test_a_window_that_does_not_fit(ceil: bool) -> None:
-    for window in (Window((4, 1), ceil=ceil), Window((2, 1), dilations=(3, 1), ceil=ceil), Window((6, 1), (3, 1))):
-        rows, columns = window.output_size(3, 3)
-        assert rows < 1
-        assert columns == 3
-
-
-def test_what_a_window_says_of_itself() -> None:
-    assert MAX_POOL_2X2.is_plain
-    assert MAX_POOL_2X2.extent == (2, 2)
-    assert Window((3, 2), pads=Pads(1, 1, 1, 1)).padding(5, 5) == (1, 1, 1, 1)
-    assert Window((3, 2)).padding(5, 5) == NO_PADS
-    dilated = Window((3, 2), dilations=(2, 5))
-    assert dilated.extent == (5, 6)
-    assert not dilated.is_plain
-    assert not Window((2, 2), same="upper").is_plain
-    assert not Window((2, 2), ceil=True).is_plain

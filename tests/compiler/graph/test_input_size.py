@@ -34,15 +34,6 @@ def test_an_open_size_is_found(tmp_path: Path, size: int) -> None:
     assert found == (1, 3, size // 8 * 8, size // 8 * 8)
 
 
-def test_the_usual_size_goes_first(tmp_path: Path) -> None:
-    model = Model(("n", 3, None, None))
-    model.conv("input", "y", 3, 2)
-    graph = load(model.save(tmp_path / "m.onnx"))
-    assert resolve_input_shape(graph, 1) == (1, 3, 224, 224)
-    assert resolve_input_shape(graph, 1, 50) == (1, 3, 50, 50)
-    assert resolve_input_shape(graph, 1, (50, 40)) == (1, 3, 50, 40)
-
-
 def test_a_size_that_does_not_fit_names_one_that_does(tmp_path: Path) -> None:
     graph = vgg(tmp_path, ("n", 3, "h", "w"), 40)
     assert resolve_input_shape(graph, 1, 47) == (1, 3, 47, 47)  # pools to the same 5x5 map

@@ -5,23 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.reference import Array64, evaluate
 from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Conv,
-    Flatten,
     Gemm,
-    Graph,
-    GraphInput,
-    Identity,
     Op,
     Pool,
-    Relu,
     Shape,
     Softmax,
-    op_arrays,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.errors import ModelError
 
@@ -34,48 +27,6 @@ def ones(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 def conv(channels: int = 3, *, window: Window | None = None, pool: bool = False) -> Conv:
     return Conv(*XY, ones(4, channels, 3, 3), None, window or Window((3, 3), pads=Pads(1, 1, 1, 1)), pool=pool)
-
-
-@pytest.mark.parametrize("height", range(1, 12))
-@pytest.mark.parametrize("kernel", [1, 2, 3])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("pads", [Pads(), Pads(1, 0, 0, 0), Pads(0, 0, 1, 0), Pads(1, 0, 1, 0)])
-def test_window_counts_the_places_where_it_fits(height: int, kernel: int, stride: int, pads: Pads) -> None:
-    places = len(range(0, height + pads.top + pads.bottom - kernel + 1, stride))
-    rows, columns = Window((kernel, 1), (stride, 1), pads).output_size(height, 5)
-    assert max(rows, 0) == places
-    assert columns == 5
-
-
-def test_odd_maps_pool_as_onnx_says() -> None:
-    size = 244
-    sizes = []
-    for _ in range(5):
-        size, _ = Window((2, 2), (2, 2)).output_size(size, size)
-        sizes.append(size)
-    assert sizes == [122, 61, 30, 15, 7]
-
-
-@pytest.mark.parametrize(
-    ("op", "shape", "expected"),
-    [
-        (conv(), (2, 3, 7, 5), (2, 4, 7, 5)),
-        (conv(pool=True), (2, 3, 7, 5), (2, 4, 3, 2)),
-        (conv(window=Window((3, 3), (2, 1), Pads(0, 1, 2, 3))), (1, 3, 7, 5), (1, 4, 4, 7)),
-        (Pool(*XY, "max", Window((2, 2), (2, 2))), (2, 3, 7, 5), (2, 3, 3, 2)),
-        (Gemm(*XY, ones(5, 6), None), (2, 6), (2, 5)),
-        (Gemm(*XY, ones(5, 24), None, flattens=True), (2, 4, 3, 2), (2, 5)),
-        (Flatten(*XY), (2, 4, 3, 2), (2, 24)),
-        (Softmax(*XY), (2, 6), (2, 6)),
-        (Relu(*XY), (2, 4, 3, 2), (2, 4, 3, 2)),
-        (Identity(*XY), (2, 6), (2, 6)),
-        (BatchNorm(*XY, ones(4), ones(4), ones(4), ones(4), 1e-5), (2, 4, 3, 2), (2, 4, 3, 2)),
-    ],
-)
-def test_output_shapes(op: Op, shape: Shape, expected: Shape) -> None:
-    assert output_shape(op, shape) == expected
-    x: Array64 = np.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
-    assert evaluate(Graph(GraphInput("x", shape), (op,), ("y",)), x)["y"].shape == expected
 
 
 @pytest.mark.parametrize(
@@ -94,25 +45,7 @@ def test_output_shapes(op: Op, shape: Shape, expected: Shape) -> None:
         (BatchNorm(*XY, ones(4), ones(4), ones(4), ones(4), 1e-5), (1, 3, 2, 2), "4 scales for 3 channels"),
     ],
 )
+@pytest.mark.every_case
 def test_shapes_that_do_not_fit(op: Op, shape: Shape, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         output_shape(op, shape)
-
-
-def test_infer_shapes_follows_branches_and_counts_parameters() -> None:
-    ops = (
-        Conv("x", "c", ("c",), ones(4, 3, 3, 3), ones(4), Window((3, 3))),
-        Relu("c", "left", ("left",)),
-        Flatten("c", "flat", ("flat",)),
-        Gemm("flat", "right", ("right",), ones(5, 36), None),
-    )
-    graph = Graph(GraphInput("x", (None, 3, 5, 5)), ops, ("left", "right"))
-    assert infer_shapes(graph, (2, 3, 5, 5)) == {
-        "x": (2, 3, 5, 5),
-        "c": (2, 4, 3, 3),
-        "left": (2, 4, 3, 3),
-        "flat": (2, 36),
-        "right": (2, 5),
-    }
-    assert graph.parameters == 4 * 27 + 4 + 5 * 36
-    assert [array.shape for array in op_arrays(ops[0])] == [(4, 3, 3, 3), (4,)]

@@ -31,13 +31,9 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.passes import (
     drop_identity,
-    fold_batch_norm,
-    fold_flatten,
     fuse_max_pool,
     fuse_relu,
-    neutral_ops_to_identity,
     simplify,
-    value_ranks,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
@@ -109,56 +105,6 @@ def names(result: Graph) -> list[tuple[str, ...]]:
 # Identity
 
 
-def test_pools_of_one_element_and_flat_flattens_become_identity() -> None:
-    ops = (
-        replace(pool("x", "a"), window=Window((1, 1))),
-        replace(pool("a", "b"), window=Window((1, 1)), kind="average"),
-        flatten("b", "c"),
-        flatten("c", "d"),
-        Softmax("d", "e", ("e",)),
-    )
-    result = neutral_ops_to_identity(graph(*ops))
-    assert [type(op) for op in result.ops] == [Identity, Identity, Flatten, Identity, Softmax]
-    check_same(graph(*ops), result)
-
-
-@pytest.mark.parametrize("window", [Window((1, 1), (2, 2)), Window((1, 2)), Window((2, 2))])
-def test_pools_that_do_something_stay(window: Window) -> None:
-    assert isinstance(neutral_ops_to_identity(graph(replace(pool("x", "a"), window=window))).ops[0], Pool)
-
-
-def test_identity_in_a_chain_is_dropped_and_its_name_kept() -> None:
-    before = chain(conv, identity, relu)
-    result = drop_identity(before)
-    assert names(result) == [("a", "b"), ("c",)]
-    check_same(before, result)
-
-
-def test_identity_after_the_input_is_dropped() -> None:
-    result = drop_identity(chain(identity, identity, conv))
-    assert [(op.x, op.y) for op in result.ops] == [("x", "c")]
-
-
-def test_several_identities_of_one_value() -> None:
-    before = graph(
-        conv("x", "a"), identity("a", "b"), identity("b", "c"), relu("b", "d"), relu("c", "e"), pool("a", "f")
-    )
-    before = replace(before, outputs=("d", "e", "f"))
-    result = drop_identity(before)
-    assert not any(isinstance(op, Identity) for op in result.ops)
-    assert set(result.ops[0].names) == {"a", "b", "c"}
-    assert result.ops[0].names[-1] == result.ops[0].y
-    check_same(before, result)
-
-
-def test_an_identity_that_is_an_output_gives_its_name_to_the_value() -> None:
-    before = chain(conv, identity)
-    result = drop_identity(before)
-    assert names(result) == [("a", "b")]
-    assert result.ops[0].y == "b"
-    check_same(before, result)
-
-
 def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
     before = chain(conv, identity, relu, outputs=["a", "c"])
     result = drop_identity(before)
@@ -166,51 +112,7 @@ def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
     check_same(before, result)
 
 
-@pytest.mark.parametrize("ops", [(conv, identity), (identity,)])
-def test_an_identity_between_two_names_that_must_stay_stays(ops: tuple[Maker, ...]) -> None:
-    before = chain(*ops, outputs=["a", "b"][: len(ops)])
-    assert drop_identity(before).ops == before.ops
-
-
 # Folding and fusing
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_batch_norm_goes_into_the_convolution(bias: bool) -> None:
-    before = chain(conv if bias else lambda x, y: replace(conv(x, y), bias=None), norm)
-    result = fold_batch_norm(before)
-    assert names(result) == [("a", "b")]
-    folded = result.ops[0]
-    assert isinstance(folded, Conv)
-    assert folded.weight.dtype == np.float32
-    assert folded.bias is not None
-    assert folded.bias.dtype == np.float32
-    check_same(before, result)
-
-
-def test_batch_norm_elsewhere_stays() -> None:
-    for before in (
-        chain(conv, relu, norm),
-        chain(conv, pool, norm),
-        chain(lambda x, y: replace(conv(x, y), relu=True), norm),
-        chain(lambda x, y: replace(conv(x, y), pool=True), norm),
-    ):
-        assert fold_batch_norm(before).ops == before.ops
-
-
-def test_weights_that_are_not_finite_pass_through() -> None:
-    before = chain(conv, lambda x, y: replace(norm(x, y), variance=-np.ones(4, np.float32)))
-    folded = fold_batch_norm(before).ops[0]
-    assert isinstance(folded, Conv)
-    assert np.isnan(folded.weight).all()
-
-
-def test_relu_goes_into_convolution_and_gemm() -> None:
-    before = chain(conv, relu, flatten, gemm, relu)
-    result = fuse_relu(before)
-    assert names(result) == [("a", "b"), ("c",), ("d", "e")]
-    assert [getattr(op, "relu", None) for op in result.ops] == [True, None, True]
-    check_same(before, result)
 
 
 def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None:
@@ -236,28 +138,6 @@ def test_other_pools_stay(other: Maker) -> None:
     assert fuse_max_pool(before).ops == before.ops
 
 
-def test_a_second_pool_stays() -> None:
-    before = chain(conv, pool, pool)
-    result = fuse_max_pool(before)
-    assert names(result) == [("a", "b"), ("c",)]
-    check_same(before, result)
-
-
-def test_flatten_goes_into_the_gemm() -> None:
-    before = chain(conv, flatten, gemm)
-    result = fold_flatten(before)
-    assert names(result) == [("a",), ("b", "c")]
-    assert isinstance(result.ops[1], Gemm)
-    assert result.ops[1].flattens
-    check_same(before, result)
-
-
-def test_flatten_of_a_matrix_does_not_make_the_gemm_flatten() -> None:
-    before = graph(flatten("x", "a"), gemm("a", "b"), shape=(2, 144))
-    assert fold_flatten(before).ops == before.ops
-    assert [op.names for op in simplify(before).ops] == [("b",)]
-
-
 @pytest.mark.parametrize("chained", [(conv, norm), (conv, relu), (conv, pool), (flatten, relu)])
 def test_outputs_kept_and_shared_values_are_never_swallowed(chained: tuple[Maker, ...]) -> None:
     plain = chain(*chained)
@@ -268,19 +148,6 @@ def test_outputs_kept_and_shared_values_are_never_swallowed(chained: tuple[Maker
     )
     assert "a" in {op.y for op in simplify(shared).ops}
     check_same(shared, simplify(shared))
-
-
-def test_ranks() -> None:
-    ranks = value_ranks(chain(conv, relu, flatten, identity, gemm))
-    assert ranks == {"x": 4, "a": 4, "b": 4, "c": 2, "d": 2, "e": 2}
-
-
-def test_a_whole_vgg_becomes_one_op_per_layer() -> None:
-    one = replace(pool("x", "y"), window=Window((1, 1)), kind="average")
-    before = chain(conv, norm, relu, lambda x, y: replace(one, x=x, y=y, names=(y,)), flatten, identity, gemm, relu)
-    result = simplify(before)
-    assert names(result) == [("a", "b", "c", "d"), ("e", "f", "g", "h")]
-    check_same(before, result)
 
 
 # Random models

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph import gradient_ops, loss_ops
 from vgg16gpu.compiler.graph import ops as graph_ops
@@ -21,16 +19,12 @@ from vgg16gpu.compiler.lowering.base import (
     Layer,
     MultiLowering,
     Places,
-    WeightArena,
     ceil_div,
-    linear,
 )
 from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner.selection import FAMILIES
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Scalar, Step
 from vgg16gpu.program.plans import Control
@@ -116,10 +110,6 @@ def test_the_table_has_every_module_with_the_ops_and_families_that_it_lowers(nam
     assert told == ([there] if there else [])
 
 
-def test_the_table_has_no_module_that_is_not_there() -> None:
-    assert {f"{ops.__name__}.{row.module}" for row in ops.MODULES} <= {*ops.modules()}
-
-
 def test_an_op_without_a_kernel_is_refused() -> None:
     class Unknown(Op):
         pass
@@ -157,26 +147,6 @@ def test_convolution_on_every_device(layer: tuple[int, int, int, bool], device: 
         assert rest[0].grid.x * rest[0].block.x >= geometry.rows * geometry.columns // (16 if pool else 4)
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_at_most_a_quarter_of_the_card_stands_idle(gpu: str) -> None:
-    facts = GPUS[gpu]
-    for channels, filters, size, pool in VGG16:
-        main = steps_of(convolution(channels, filters, pool), (1, channels, size, size), facts)[0]
-        waves = math.prod(main.grid) / facts.multiprocessors
-        assert waves / math.ceil(waves) >= 0.75, main.label
-
-
-def test_no_cut_is_estimated_to_be_faster_than_the_one_chosen() -> None:
-    rows, columns, groups, group = 196, 512, 8, 576
-
-    def estimate(tile: conv_igemm.ConvTile, splits: int) -> float:
-        return conv_igemm.estimated_products(rows, columns, groups, group, tile, splits, GPUS["H200"].multiprocessors)
-
-    chosen = conv_igemm.choose_cut(rows, columns, groups, group, GPUS["H200"])
-    assert chosen[1] > 1  # without sharing, 28 blocks for 132 multiprocessors
-    assert estimate(*chosen) == min(estimate(tile, n) for tile in conv_igemm.TILES for n in range(1, groups + 1))
-
-
 def test_the_group_length_is_a_function_of_the_reduction_alone() -> None:
     op = convolution(512, 512)
     groups = {
@@ -186,22 +156,6 @@ def test_the_group_length_is_a_function_of_the_reduction_alone() -> None:
         for size in (7, 30)
     }
     assert groups == {576}
-
-
-@pytest.mark.parametrize("tile", CONV_TILES)
-def test_conv_tiles_meet_the_constraints_of_the_kernel(tile: str) -> None:
-    t = CONV_TILES[tile]
-    quads = t.k // 4
-    assert t.px % t.thread_px == t.oc % t.thread_oc == t.k % 4 == t.thread_px % 4 == t.thread_oc % 4 == 0
-    assert t.threads % quads == t.px % (t.threads // quads) == 0
-    assert t.k * t.oc // 4 % t.threads == 0
-    assert t.stages >= 2
-    assert GROUP_ALIGNMENT % t.k == conv_igemm.MIN_GROUP % t.k == 0
-
-
-def test_some_tile_fits_the_smallest_card() -> None:
-    assert conv_igemm.SMALL_TILE.shared <= 65536
-    assert min(tile.dynamic_shared for tile in CONV_TILES.values()) <= 49152
 
 
 TOO_LARGE: tuple[Shape, ...] = ((1, 4, 1, 32768), (1, 4, 32768, 1), (1, 1 << 20, 64, 64), (1 << 13, 4, 2048, 1024))
@@ -227,58 +181,7 @@ def test_gemm_covers_batch_and_outputs(batch: int) -> None:
         assert step.arguments[-2] == Scalar(pitch)
 
 
-@pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
-def test_gemm_tiles_meet_the_constraints_of_the_kernel(tile: tuple[int, int, int]) -> None:
-    tile_out, tile_n, unroll = tile
-    assert tile_out * tile_n <= 128
-    assert unroll >= 1
-
-
-def test_small_batches_read_each_weight_once() -> None:
-    assert [gemm_splitk.choose_tile(batch)[1] >= batch for batch in range(1, 9)] == [True] * 8
-
-
 # ---- Shared parts
-
-
-def test_weight_arena() -> None:
-    arena = WeightArena()
-    first = arena.add(np.ones(3, np.float32))
-    second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
-    third = arena.add_channels(None, 5)
-    fourth = arena.add_channels(np.full(9, 4, np.float32), 9, Element.F16)
-    assert (first.offset, second.offset, third.offset, fourth.offset, arena.nbytes) == (0, 256, 512, 768, 1024)
-    arrays = [upload.array.tolist() for upload in arena.uploads]
-    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] * 9 + [0] * 55]
-    assert arena.staging_nbytes == 0
-    step = Step(*[None] * 4)  # type: ignore[arg-type]
-    arena.add_packed(np.ones(100, np.float32), step)
-    arena.add_packed(np.ones(10, np.float32), step)
-    assert arena.staging_nbytes == aligned(400)
-    assert arena.nbytes == 1024
-
-
-def test_what_is_shared_is_made_once() -> None:
-    arena = WeightArena()
-    places = [arena.once(key, lambda: arena.add_zeros(64)) for key in ("a", "b", "a")]
-    assert [place.offset for place in places] == [0, 256, 0]
-    assert len(arena.uploads) == 2
-
-
-@pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (256, 1), (257, 2), (1000, 4)])
-def test_linear(threads: int, blocks: int) -> None:
-    assert linear(threads) == ((blocks, 1, 1), (256, 1, 1))
-
-
-def test_padding_counts_towards_the_limit_of_a_map() -> None:
-    weight = np.broadcast_to(np.float32(0), (4, 4, 1, 1))
-    for pads, fits in ((Pads(0, 32767, 0, 0), True), (Pads(0, 32768, 0, 0), False), (Pads(0, 0, 0, 65536), False)):
-        op = Conv("x", "y", ("y",), weight, None, Window((1, 1), pads=pads))
-        if fits:
-            conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)
-        else:
-            with pytest.raises(ModelError, match=r"padded by \(.*is too large"):
-                conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)
 
 
 def test_a_kernel_has_at_most_32767_rows() -> None:
@@ -287,18 +190,3 @@ def test_a_kernel_has_at_most_32767_rows() -> None:
     op = Conv("x", "y", ("y",), weight, None, Window((35000, 1), pads=Pads(17500, 0, 17496, 0)))
     with pytest.raises(ModelError, match="maps and kernels may have up to 32767 rows"):
         conv_igemm.geometry(op, (1, 1, 4, 1), CPU)
-
-
-def test_every_tile_that_is_chosen_is_a_variant_that_ptxas_sees() -> None:
-    assert {gemm_splitk.tile_defines(gemm_splitk.choose_tile(batch)) for batch in range(1, 70)} == {
-        *gemm_splitk.VARIANTS
-    }
-    for rows in (1, 196, 784, 3136, 12544, 401408):
-        tile, _ = conv_igemm.choose_cut(rows, 512, 8, 288, GPUS["H200"])
-        assert tile.kernel("conv_igemm_f32", True).defines in conv_igemm.VARIANTS
-
-
-def test_a_device_whose_blocks_share_no_sum_gets_another_tile_but_no_split() -> None:
-    alone = replace(GPUS["H200"], shares_sums=False)
-    tile, splits = conv_igemm.choose_cut(196, 512, 8, 576, alone)
-    assert (tile, splits) == (conv_igemm.SMALL_TILE, 1)  # 32 blocks for 132 multiprocessors: the most there are

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from tests.support.onnx_models import Model, random_input, torch_vgg
 from vgg16gpu import Engine
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.cli import cli
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 from vgg16gpu.runtime.session import Session
@@ -64,19 +61,6 @@ def test_q8_a_constant_that_is_declared_twice(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     with Session(path, "cpu") as session:
         assert [y.tolist() for y in session.run({"input": random_input((1, 4))})] == [[1, 4], [1, 4]]
-
-
-def test_q8_files_of_results_have_both(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", X)
-    path = twice(tmp_path, "output", "output")
-    command = ["infer", str(tmp_path / "x.npy"), "--model", str(path), "--device", "cpu", "--json", "--output"]
-    done = CliRunner().invoke(cli, [*command, str(tmp_path / "y.npz")])
-    assert done.exit_code == 0, done.output
-    assert len(json.loads(done.stdout)["outputs"]) == 2
-    with np.load(tmp_path / "y.npz") as arrays:
-        found = [arrays[name] for name in arrays.files if arrays[name].shape == (3, 5)]
-    assert len(found) == 2
-    np.testing.assert_array_equal(*found)
 
 
 def test_who_asks_twice_is_refused(tmp_path: Path) -> None:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.onnx_models import Model, torch_vgg
 from tests.support.onnx_models import random_input as numbers
-from tests.support.selection import REPRESENTATIVE, choice
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.onnx import wire
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
-from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.wire import (
     BYTES_PER_BYTE,
     BYTES_PER_FIELD,
@@ -64,30 +57,6 @@ def test_tensors_keep_their_values(tmp_path: Path, count: int, spelling: str) ->
     np.testing.assert_array_equal(array, values)
     assert not array.flags.writeable
     assert isinstance(owner(array), memoryview) == (count >= LARGE_COUNT)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, np.int32, np.uint8, np.int8, np.bool_])
-def test_element_types(tmp_path: Path, dtype: type) -> None:
-    values: np.ndarray[Any, Any] = np.arange(1000).reshape(10, 100).astype(dtype)
-    array = read(with_tensor(tmp_path / "m.onnx", numpy_helper.from_array(values, "w")))
-    assert array.dtype == dtype
-    np.testing.assert_array_equal(array, values)
-
-
-def test_a_large_tensor_in_a_constant_node_stays_in_the_file(tmp_path: Path) -> None:
-    values = numbers((3, LARGE_COUNT))
-    model = Model((1, 2))
-    model.node("Constant", [], "w", value=numpy_helper.from_array(values))
-    file = open_onnx(model.save(tmp_path / "m.onnx"))
-    array = file.array(file.model.graph.node[0].attribute[0].t)
-    np.testing.assert_array_equal(array, values)
-    assert isinstance(owner(array), memoryview)
-
-
-def test_the_parsed_message_is_small(tmp_path: Path) -> None:
-    file = with_tensor(tmp_path / "m.onnx", numpy_helper.from_array(numbers((1 << 20,)), "w"))
-    assert file.path.stat().st_size > 4 << 20
-    assert file.model.ByteSize() < 1000
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int32, np.int8, np.bool_, np.int64])
@@ -139,18 +108,6 @@ def model_bytes(tensor: bytes) -> bytes:
 # Models in memory
 
 
-def test_a_model_in_memory_is_read_like_a_file(tmp_path: Path) -> None:
-    path = torch_vgg().save(tmp_path / "m.onnx")
-    inside, file = parse_onnx(path.read_bytes()), open_onnx(path)
-    assert inside.model == file.model
-    for index in range(len(file.model.graph.initializer)):
-        np.testing.assert_array_equal(read(inside, index), read(file, index))
-    with pytest.raises(ModelError, match=r"^the model in memory: is empty"):
-        parse_onnx(b"")
-    with pytest.raises(ModelError, match=r"^the model in memory: is truncated or damaged after 100 bytes"):
-        parse_onnx(path.read_bytes()[:100])
-
-
 def test_external_data_of_a_model_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = external(tmp_path).read_bytes()
     monkeypatch.chdir(tmp_path)
@@ -166,18 +123,6 @@ def test_external_data_stays_where_it_was_when_the_working_folder_changes(
     monkeypatch.chdir(tmp_path)
     file = open_onnx("m.onnx")
     monkeypatch.chdir("/")
-    np.testing.assert_array_equal(read(file), numbers((1000,)))
-
-
-def test_tensors_may_share_external_data(tmp_path: Path) -> None:
-    path = external(tmp_path)
-    model = onnx.load(path, load_external_data=False)
-    model.graph.initializer.add().CopyFrom(model.graph.initializer[0])
-    model.graph.initializer[1].external_data[1].value = "16"
-    model.graph.initializer[1].external_data[2].value = "3996"
-    model.graph.initializer[1].dims[0] = 999
-    file = parse_onnx(model.SerializeToString(), tmp_path)
-    np.testing.assert_array_equal(read(file)[1:], read(file, 1))
     np.testing.assert_array_equal(read(file), numbers((1000,)))
 
 
@@ -208,24 +153,6 @@ def external(folder: Path, count: int = 1000, **entries: str) -> Path:
     model.node("Relu", ["input"], "y")
     model.weights.append(tensor)
     return model.save(folder / "m.onnx")
-
-
-def test_external_data_is_mapped(tmp_path: Path) -> None:
-    array = read(open_onnx(external(tmp_path)))
-    np.testing.assert_array_equal(array, numbers((1000,)))
-    assert not array.flags.writeable
-    assert isinstance(owner(array), memoryview)
-
-
-def test_external_and_internal_mix(tmp_path: Path) -> None:
-    path = torch_vgg().save(tmp_path / "inside.onnx")
-    mixed = tmp_path / "mixed.onnx"
-    onnx.save(onnx.load(path), mixed, save_as_external_data=True, location="mixed.onnx.data", size_threshold=LARGE)
-    located = [tensor.data_location for tensor in onnx.load(mixed, load_external_data=False).graph.initializer]
-    assert set(located) == {TensorProto.DEFAULT, TensorProto.EXTERNAL}
-    inside, outside = open_onnx(path), open_onnx(mixed)
-    for index in range(len(located)):
-        np.testing.assert_array_equal(read(inside, index), read(outside, index))
 
 
 def test_external_data_in_a_subfolder_and_through_a_link_inside(tmp_path: Path) -> None:
@@ -302,6 +229,7 @@ def test_external_data_that_is_refused(tmp_path: Path, entries: dict[str, Any], 
         (b"\x08" + b"\xff" * 20, "is truncated or damaged"),
     ],
 )
+@pytest.mark.every_case
 def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
@@ -327,13 +255,6 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "open", refuse)  # root reads every file, so its mode proves nothing
     with pytest.raises(ModelError, match=r"cannot be read .*Permission denied.*; check the path and its permissions"):
         open_onnx(path)
-
-
-def test_a_path_that_the_system_refuses() -> None:
-    with pytest.raises(ModelError, match=r"cannot be read|no such file"):
-        open_onnx("a" * 5000)
-    with pytest.raises(ModelError, match=r"cannot be read|no such file"):
-        open_onnx("a\0b")
 
 
 @pytest.mark.parametrize(
@@ -374,13 +295,6 @@ def test_broken_tensors(tmp_path: Path, tensor: TensorProto, message: str) -> No
         read(with_tensor(tmp_path / "m.onnx", tensor))
 
 
-def test_external_data_that_is_named_twice(tmp_path: Path) -> None:
-    model = onnx.load(external(tmp_path), load_external_data=False)
-    model.graph.initializer[0].external_data.add(key="location", value="other.bin")
-    with pytest.raises(ModelError, match="says twice where its values are"):
-        read(parse_onnx(model.SerializeToString(), tmp_path))
-
-
 def test_bodies_that_are_given_twice() -> None:
     body = TensorProto(name="w", data_type=1, dims=[100], raw_data=bytes(400)).SerializeToString()
     again = TensorProto(raw_data=bytes(400)).SerializeToString()
@@ -405,13 +319,10 @@ for path, bound in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
     os._exit(0)
 """
 BOUNDED = (  # content of the graph, number of fields
-    (b"\x0a\x00" * 100_000, 100_000),  # empty nodes
-    (b"\x2a\x00" * 100_000, 100_000),  # empty tensors
-    (field(1, b"\x2a\x00" * 100_000), 100_001),  # empty attributes
-    (field(5, field(1, b"\1" * 8_000_000)), 2),  # dimensions
-    (field(10, b"x" * 8_000_000), 1),  # a description
-    (field(10, "\U0001f600".encode() * 2_000_000), 1),  # the same of wide characters
-    (b"\xf8\x3f\1" * 100_000, 100_000),  # unknown fields
+    (b"\x0a\x00" * 50_000, 50_000),  # empty nodes
+    (field(1, b"\x2a\x00" * 50_000), 50_001),  # empty attributes
+    (field(5, field(1, b"\1" * 4_000_000)), 2),  # dimensions
+    (field(10, "\U0001f600".encode() * 1_000_000), 1),  # a description
     (field(5, field(9, bytes(50_000_000))), 2),  # a large weight
 )
 
@@ -428,7 +339,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=False, timeout=60
     )
     assert not done.stderr
-    assert done.stdout.split() == ["100000", "0", "1", "0", "0", "0", "0", "0"]
+    assert done.stdout.split() == ["50000", "1", "0", "0", "0"]
 
 
 @pytest.mark.parametrize(
@@ -442,48 +353,9 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\1", "is truncated or damaged"),  # a field number of 2^61
     ],
 )
+@pytest.mark.every_case
 def test_files_beyond_the_bounds(monkeypatch: pytest.MonkeyPatch, content: bytes, message: str) -> None:
     monkeypatch.setattr(wire, "MAX_FIELDS", 1000)
     monkeypatch.setattr(wire, "MAX_STRUCTURE", 1 << 20)
     with pytest.raises(ModelError, match=message):
         parse_onnx(b"\x08\x08" + field(7, content))
-
-
-def test_messages_that_are_nested_too_deep() -> None:
-    content = b""
-    for _ in range(25):
-        content = field(1, field(5, field(6, content)))  # graph -> node -> attribute -> graph
-    with pytest.raises(ModelError, match="has more than 60 messages inside each other"):
-        parse_onnx(b"\x08\x08" + field(7, content))
-
-
-def damage_model(path: Path) -> bytes:
-    model = torch_vgg((3, "M"), size=4, norm=True)
-    return model.save(path).read_bytes()
-
-
-def survive(path: Path, content: bytes) -> None:
-    """Any bytes give a graph or a ModelError, nothing else."""
-    path.write_bytes(content)
-    with contextlib.suppress(ModelError):
-        resolve_input_shape(simplify(load(path)), 1)
-
-
-def test_truncated_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    content = damage_model(path)
-    for size in range(1, len(content), 397):
-        path.write_bytes(content[:size])
-        with pytest.raises(ModelError, match="truncated"):
-            load(path)
-
-
-def test_flipped_bytes_never_crash(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    content = damage_model(path)
-    source = random.Random(0)
-    for _ in range(100 if choice() == REPRESENTATIVE else 1500):
-        damaged = bytearray(content)
-        for _ in range(source.choice([1, 1, 4])):
-            damaged[source.randrange(len(damaged))] = source.choice([0, 0x7F, 0x80, 0xFF, source.randrange(256)])
-        survive(path, bytes(damaged))

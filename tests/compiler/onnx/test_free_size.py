@@ -47,18 +47,6 @@ def test_a_model_that_is_cut_before_what_needs_the_size_is_free() -> None:
     assert resolve_input_shape(cut, 2, (33, 7)) == (2, 3, 33, 7)
 
 
-def test_one_that_is_not_cut_or_not_far_enough_is_not() -> None:
-    made = vgg_like(6, 10)
-    for outputs in (None, ["y"], ["a", "y"]):
-        graph = made.graph(outputs=outputs)
-        assert not graph.input.is_free
-        assert not takes_any_size(graph)
-        with pytest.raises(ModelError, match="image size is fixed to 6x10"):
-            resolve_input_shape(graph, 1, 12)
-        assert size_note(graph) == fixed_size(graph)
-        assert "Gemm 'y' takes 240 numbers, which 6x10 gives" in size_note(graph)
-
-
 def test_a_gemm_behind_an_open_size_is_named() -> None:
     graph = model(["n", 3, "h", 10], [CONV, *GEMM], ["y"], w=KERNEL, v=np.ones((2, 4 * 40 * 10), np.float32)).graph()
     assert graph.input.is_open_in_size
@@ -68,14 +56,6 @@ def test_a_gemm_behind_an_open_size_is_named() -> None:
         ModelError, match=r"size 41x10 .*; 40x10 would fit, or give outputs=\[\.\.\.\] that end before it"
     ):
         resolve_input_shape(graph, 1, (41, 10))
-
-
-def test_whole_and_cut_are_told_apart_though_their_outputs_are_the_same() -> None:
-    made = model(["n", 3, 6, 10], [CONV], ["a"], w=KERNEL)
-    assert not made.graph().input.is_free
-    assert made.graph(outputs=["a"]).input.is_free
-    assert not made.graph().input.is_free
-    assert made.graph("int8", ["a"]).input.is_free
 
 
 def test_what_was_computed_from_the_size_fixes_it() -> None:
@@ -99,14 +79,6 @@ def test_a_constant_map_fixes_the_size() -> None:
     graph = model(["n", 3, 6, 10], nodes, ["y"], w=KERNEL, m=np.ones((1, 4, 6, 10), np.float32)).graph(outputs=["y"])
     assert not graph.input.is_free
     assert "'y' takes what 6x10 gives; give outputs=[...] that end before it" in fixed_size(graph)
-
-
-def test_channels_may_come_last() -> None:
-    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]), CONV]
-    nodes[1] = helper.make_node("Conv", ["t", "w"], ["a"], pads=[1, 1, 1, 1])
-    graph = model(["n", 6, 10, 3], nodes, ["a"], w=KERNEL).graph(outputs=["a"])
-    assert (graph.input.channels_last, graph.input.is_free) == (True, True)
-    assert resolve_input_shape(graph, 1, (7, 8)) == (1, 3, 7, 8)
 
 
 def test_rows_have_no_size() -> None:

@@ -65,12 +65,6 @@ def test_a_function_inside_a_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(compute(graph, {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_deepest_chain() -> None:
-    nodes = [call(f"f{MAX_DEPTH - 1}", "x", "y")]
-    graph = load(parse_onnx(model(nodes, chain(MAX_DEPTH)).SerializeToString()))
-    assert [type(op) for op in graph.ops] == [Relu]
-
-
 @pytest.mark.parametrize(
     ("nodes", "functions", "message"),
     [
@@ -102,10 +96,3 @@ def test_many_bytes_are_refused() -> None:
     calls = [call("large", a, b) for a, b in itertools.pairwise(names)]
     with pytest.raises(ModelError, match="bytes once its functions are written out"):
         load(parse_onnx(model(calls, [function("large", [large])]).SerializeToString()))
-
-
-def test_calls_in_subgraphs_count() -> None:
-    body = helper.make_graph([call("f20", "x", "z")], "then", [], [onnx.ValueInfoProto(name="z")])
-    node = helper.make_node("If", ["x"], ["y"], then_branch=body, else_branch=body)
-    with pytest.raises(ModelError, match="has 2097153 nodes"):
-        load(parse_onnx(model([node], chain(21, calls=2)).SerializeToString()))

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, random_input
 from tests.support.onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
-from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Graph, Identity, MatMul
+from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Graph, Identity
 from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
-from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise, weight_steps
-from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 from vgg16gpu.runtime.session import Session
 
@@ -112,6 +112,7 @@ def test_integers_pass_through_what_moves_them(tmp_path: Path) -> None:
         (SCALE, ZERO, {"block_size": 2}, "its scales are for blocks of 2 elements; quantise"),
     ],
 )
+@pytest.mark.every_case
 def test_refused_rounding(tmp_path: Path, scale: Any, zero: Any, options: dict[str, int], message: str) -> None:
     model = Model(MAP)
     q, *operands = quantised(model, scale=scale, zero=zero, **options)
@@ -250,18 +251,6 @@ def test_weights_of_a_fully_connected_layer(tmp_path: Path, form: str, axis: int
         assert np.abs(whole - np.rint(whole)).max() < 1e-4
 
 
-def test_a_product_of_higher_rank_needs_no_steps(tmp_path: Path) -> None:
-    model = Model((2, 3, 6))
-    weight = integer_weight(model, integers(6, 5).astype(np.int8), 0.01, None)
-    model.node("MatMul", ["input", weight], "y")
-    saved = model.save(tmp_path / "m.onnx")
-    x = random_input((2, 3, 6))
-    graph = load_model(saved, shapes={"input": (2, 3, 6)}).graph
-    assert graph is not None
-    assert [type(op) for op in graph.ops] == [MatMul]
-    compare(run_onnxruntime(saved, {"input": x}), compute(graph, {"input": x}))
-
-
 @pytest.mark.parametrize("zero", [None, np.int8([0] * 5), np.uint8([128] * 5)])
 def test_float_weights_that_the_file_rounds(tmp_path: Path, zero: Any) -> None:
     """As training with quantisation in mind writes them; half of them beyond the limits."""
@@ -342,6 +331,7 @@ def test_q9_bounds_of_another_kind_are_refused(tmp_path: Path, bound: Any) -> No
         (quantise, [np.float32([1]), ONE], {"precision": TensorProto.DOUBLE}, "divides in DOUBLE"),
     ],
 )
+@pytest.mark.every_case
 def test_constants_that_cannot_be(function: Any, operands: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(FoldError, match=message):
         function(attributes, operands, Memory())
@@ -356,21 +346,3 @@ def test_memory_of_integers_is_bounded() -> None:
     dequantise({}, [data, ONE], memory)
     with pytest.raises(FoldError, match="too much memory"):
         dequantise({}, [data, ONE], memory)
-
-
-def test_no_steps_of_nothing() -> None:
-    assert weight_steps({}, [np.zeros((0, 3), np.int8), ONE]) is None
-
-
-def test_float16_scales(tmp_path: Path) -> None:
-    """A float16 model has them; all is float32 here."""
-    model = Model(MAP, input_type=TensorProto.FLOAT16)
-    q, *operands = quantised(model, scale=np.float16(0.03))
-    model.node("DequantizeLinear", [q, *operands], "y")
-    proto = model.proto(opset=19, ir_version=10)
-    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
-    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-    (rounding, _) = load(tmp_path / "m.onnx").ops
-    assert isinstance(rounding, FakeQuantize)
-    assert rounding.scale == float(np.float16(0.03))
-    assert numpy_helper.to_array(proto.graph.initializer[0]).dtype == np.float16

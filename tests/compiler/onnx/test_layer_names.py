@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ import onnx
 import pytest
 from onnx import GraphProto, TensorProto, helper
 
+from tests.support.exported_files import FOLDER, MODULES, sample
 from tests.support.onnx_models import onnxruntime_values, random_input, torch_vgg
-from tests.support.vgg_spellings import FORMS, Spelling, qdq, torch_legacy
 from vgg16gpu.compiler.onnx.layer_names import TapError, names_of_layers, resolve
-from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import ModelError
-from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.architecture import Vgg
 
@@ -45,28 +41,109 @@ def one(graph: GraphProto, name: str) -> str:
     return resolve(graph, [name])[0]
 
 
-@pytest.mark.parametrize(
-    ("form", "variant", "norm"), [(form, *net) for form in FORMS for net in LAYERS if not (form is qdq and net[1])]
-)  # quantisers fold the normalisation
-def test_every_form_of_every_vgg(form: Callable[[Vgg], Spelling], variant: str, norm: bool) -> None:
-    made = form(Vgg(variant, batch_norm=norm))
-    for module, value in made.values.items():
-        if module and module != "prob":
-            assert one(made.graph, module) == value
-            assert one(made.graph, f"module.{module}") == value
-            scope = f"/{module.partition('.')[0]}/{module}" if "." in module else f"/{module}"
-            assert one(made.graph, f"{scope}/Op") == value
-            assert one(made.graph, f"{scope}/Op_output_0") == value
-    names = names_of_layers(made.graph)
-    assert {one(made.graph, name): name for name in names.values()} == names
+@dataclass
+class Spelling:
+    """A graph that grows; `values[module]` is the value that torchvision's module of that name computes."""
+
+    graph: GraphProto = field(default_factory=GraphProto)
+    values: dict[str, str] = field(default_factory=dict)
+
+    def add(self, op: str, inputs: list[str], output: str, name: str = "", weight: Any = (), **options: Any) -> str:
+        """Append a node, with an initializer for its second operand if that has a shape."""
+        self.graph.node.append(helper.make_node(op, inputs, [output], name, **options))
+        if weight:
+            self.graph.initializer.append(TensorProto(name=inputs[1], dims=weight, data_type=TensorProto.FLOAT))
+        return output
+
+    def open(self, name: str) -> str:
+        self.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 224, 224)))
+        return name
+
+    def close(self, name: str) -> Spelling:
+        self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        return self
+
+
+def torch_legacy(net: Vgg) -> Spelling:
+    """What torch's exporter writes since 1.13, and `vgg16gpu model make`."""
+    graph = net.graph()
+    return Spelling(
+        graph, {layer.name: node.output[0] for layer, node in zip(net.layers, graph.node, strict=True) if layer.name}
+    )
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("variant", "norm"), LAYERS)
+def test_layers_of_every_vgg(variant: str, norm: bool) -> None:
+    made = torch_legacy(Vgg(variant, batch_norm=norm))
     for name, number in LAYERS[variant, norm].items():
         assert one(made.graph, name) == made.values[f"features.{number}"]
     for name, number in CLASSIFIER.items():
         assert one(made.graph, name) == made.values[f"classifier.{number}"]
-    if "prob" in made.values:
-        assert one(made.graph, "prob") == made.values["prob"]
     assert one(made.graph, "drop6") == made.values["classifier.1"]
-    assert one(made.graph, "classifier.5") == made.values.get("classifier.5", made.values["classifier.4"])
+    assert one(made.graph, "/features/features.0/Op_output_0") == one(made.graph, "module.features.0")
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("file", MODULES)
+def test_modules_of_exported_files(file: str) -> None:
+    """Each module's name gives what a forward hook of torch got; a convolution that is folded away has none."""
+    path = FOLDER / file
+    graph = onnx.load(path, load_external_data=False).graph
+    values, missing = {}, set()
+    for name in MODULES[file]:
+        try:
+            values[name] = one(graph, name)
+        except TapError:
+            missing.add(name)
+    if file in ("torch-legacy-norm-folded.onnx", "torch-dynamo-norm.onnx"):
+        assert missing == {f"features.{number}" for number in (0, 4, 8, 11, 15, 18, 22, 25)}
+    else:
+        assert missing == {"torch-legacy-branches.onnx": {"stem", "norm"}, "torch-dynamo-branches.onnx": {"stem"}}.get(
+            file, set()
+        )
+    computed = onnxruntime_values(path, sample(path, 1), sorted(set(values.values())))
+    for name, value in values.items():
+        found = np.abs(computed[value]).sum(), computed[value].flat[-1]
+        np.testing.assert_allclose(found, MODULES[file][name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_dynamo_without_its_modules() -> None:
+    """As a tool leaves it that drops metadata: layers are counted."""
+    proto = onnx.load(FOLDER / "torch-dynamo-plain.onnx")
+    names = {name: value for value, name in names_of_layers(proto.graph).items()}
+    for node in proto.graph.node:
+        del node.metadata_props[:]
+        node.name = ""
+    assert {name: value for value, name in names_of_layers(proto.graph).items() if name != "avgpool"} == {
+        name: value for name, value in names.items() if name != "avgpool"
+    }
+    assert one(proto.graph, "classifier.3") == names["fc7"]
+
+
+def test_keras_has_its_bias_in_another_node() -> None:
+    graph = onnx.load(FOLDER / "keras-tf2onnx.onnx").graph
+    names = {name: value.partition("/")[2] for value, name in names_of_layers(graph).items()}
+    assert names["relu2_2"] == "conv2d_3_1/Relu:0"
+    assert (names["fc6"], names["fc7"]) == ("dense_1/BiasAdd:0", "dense_1_2/BiasAdd:0")
+    assert one(graph, "prob") == graph.output[0].name
+
+
+def test_caffe2_names_its_weights_after_the_layers() -> None:
+    """The zoo's vgg19, which onnx has with it without its weights: nodes have no names of layers."""
+    graph = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx").graph
+    nodes = {node.output[0]: node for node in graph.node}
+    layers = [name for name in names_of_layers(graph).values() if name.startswith(("conv", "fc"))]
+    assert len(layers) == 19
+    for name in layers:
+        assert nodes[one(graph, name)].input[1] == f"{name}_w_0"
+
+
+def test_rounding_is_behind_the_layer_that_quantisers_leave() -> None:
+    graph = onnx.load(FOLDER / "quantised-defaults.onnx").graph
+    makers = {node.output[0]: node.op_type for node in graph.node}
+    assert [makers[one(graph, name)] for name in ("conv1_1", "fc6", "pool5")] == ["Conv", "Gemm", "MaxPool"]
+    assert one(graph, "features.20") == f"{one(graph, 'pool5')}_DequantizeLinear_Output"
 
 
 def test_a_value_goes_before_a_node_and_a_node_before_a_layer() -> None:
@@ -92,17 +169,6 @@ def test_a_sequential_is_its_last_layer_and_may_be_inside_of_another_module() ->
     assert one(made.graph, "net") == "output"
 
 
-def test_modules_of_any_network() -> None:
-    made = Spelling()
-    x = made.open("x")
-    for name in ("/layer1/layer1.0/conv1/Conv", "/layer1/layer1.0/relu/Relu", "/layer1/layer1.0/relu_1/Relu", "/Relu"):
-        x = made.add(name.rpartition("/")[2], [x, "w"], f"{name}_output_0", name)
-    made.close(x)
-    assert one(made.graph, "layer1.0.conv1") == "/layer1/layer1.0/conv1/Conv_output_0"
-    assert one(made.graph, "layer1.0.relu") == "/layer1/layer1.0/relu/Relu_output_0"
-    assert one(made.graph, "layer1.0") == one(made.graph, "layer1") == "/layer1/layer1.0/relu_1/Relu_output_0"
-
-
 def test_two_towers_need_the_whole_path() -> None:
     made = Spelling()
     x = made.open("x")
@@ -114,15 +180,6 @@ def test_two_towers_need_the_whole_path() -> None:
     with pytest.raises(TapError, match=r"^'conv1_1' fits several values; ask for one of 'y_a', 'y_b'$"):
         resolve(made.graph, ["conv1_1"])
     assert resolve(made.graph, ["b.features.0", "a.features.0"]) == ("y_b", "y_a")
-
-
-def test_nodes_of_one_name_are_ambiguous() -> None:
-    model = torch_vgg()
-    for node in model.nodes:
-        node.name = "node"
-    message = "'node' fits several values; ask for one of 'conv0', 'relu0', 'pool1', .* \\.\\.\\.$"
-    with pytest.raises(TapError, match=message):
-        resolve(model.proto().graph, ["node"])
 
 
 @pytest.mark.parametrize(
@@ -199,65 +256,10 @@ def test_what_is_not_a_vgg_has_no_layers_to_count() -> None:
         resolve(made.graph, ["relu1_1"])
 
 
-def test_counting_follows_a_branch_and_stops_behind_what_a_vgg_does_not_have() -> None:
-    model = torch_vgg((4, "M", 6, "M"), 8)
-    made = Spelling(model.proto().graph)
-    made.add("Conv", ["relu0", "w1"], "head", weight=(2, 4, 3, 3))  # a second reader of relu1_1
-    made.add("Sigmoid", ["pool3"], "gate")
-    made.add("Conv", ["gate", "w2"], "gated", weight=(2, 6, 3, 3))
-    assert one(made.graph, "conv1_2") == "head"
-    assert resolve(made.graph, ["relu1_1", "pool1", "relu2_1", "fc7"]) == ("relu0", "pool1", "relu2", "fc7")
-    with pytest.raises(TapError, match="has no value 'conv3_1'"):
-        resolve(made.graph, ["conv3_1"])
-
-
-def test_preprocessing_in_the_graph_is_no_layer() -> None:
-    made = Spelling()
-    x = made.add("Sub", [made.open("x"), "mean"], "centred")
-    x = made.add("Div", [x, "std"], "normalised")
-    x = made.add("Conv", [x, "w", "b"], "y", weight=(4, 3, 3, 3))
-    made.close(made.add("Relu", [x], "z"))
-    assert resolve(made.graph, ["conv1_1", "features.1"]) == ("y", "z")
-
-
-def test_average_pools_may_take_the_place_of_max_pools() -> None:
-    made = Spelling()
-    x = made.add("Conv", [made.open("x"), "w", "b"], "conv", weight=(4, 3, 3, 3))
-    x = made.add("Relu", [x], "relu")
-    for name in ("halved", "averaged"):
-        x = made.add("AveragePool", [x], name, kernel_shape=[2, 2], strides=[2, 2])
-    made.close(x)
-    assert resolve(made.graph, ["pool1", "avgpool"]) == ("halved", "averaged")
-
-
-def test_names_at_digits() -> None:
-    graph = onnx.load(digits_model(), load_external_data=False).graph
-    assert one(graph, "relu1_1") == one(graph, "features.1")
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [("Conv", ["x"], ["y"]), ("Relu", ["y"], ["z"])],
-        [("Conv", ["y"], ["y"]), ("Relu", ["z"], ["x"])],
-        [("Relu", ["y"], ["x"]), ("Conv", ["x", "x"], ["y"]), ("Relu", ["y"], ["y"])],
-        [("Conv", ["x", "w"], []), ("Conv", [], [""]), ("Conv", ["", ""], ["", "z"]), ("Add", ["x", ""], ["y"])],
-        [("MatMul", ["x", "w"], ["y"]), ("DequantizeLinear", ["y"], ["z"]), ("MaxPool", ["z"], ["a"])],
-    ],
-)
-@pytest.mark.parametrize("name", ["relu1_1", "features.1", "features.99999999999", "", "/", "//", "module.", "."])
-def test_broken_graphs_give_a_value_of_theirs_or_a_message(nodes: Any, name: str) -> None:
-    graph = GraphProto(node=[helper.make_node(op, given, made, name="/a/b.1/c") for op, given, made in nodes])
-    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
-    computed = {value for _, _, made in nodes for value in made if value}
-    with contextlib.suppress(TapError):
-        assert one(graph, name) in computed
-
-
 def test_large_graphs_and_long_names_take_no_time() -> None:
     made = Spelling()
     x = made.open("x")
-    for number in range(5_000):
+    for number in range(1_000):
         x = made.add("Relu", [x], f"value {number}", f"/a.{'.'.join('b' * 400)}/{number}")
     made.graph.node[0].name = "/" + "a/" * 1_000_000
     made.close(x)
@@ -265,47 +267,7 @@ def test_large_graphs_and_long_names_take_no_time() -> None:
     for name in ("value of none", "/b" * 1_000_000, "module." * 10_000):
         with pytest.raises(TapError):
             resolve(made.graph, [name])
-    assert time.process_time() - start < 10
-
-
-@pytest.mark.export
-@pytest.mark.parametrize("dynamo", [False, True], ids=["legacy", "dynamo"])
-@pytest.mark.parametrize("network", ["vgg11", "vgg11_bn", "vgg16", "vgg16_bn"])
-@pytest.mark.parametrize("folding", [True, False], ids=["folded", "kept"])
-def test_against_hooks_of_torch(tmp_path: Path, network: str, dynamo: bool, folding: bool) -> None:
-    """Every module that has a name gives what a forward hook of that module gets."""
-    torch = pytest.importorskip("torch")
-    if dynamo:
-        pytest.importorskip("onnxscript")
-    from tests.support import export_forms
-
-    net = export_forms.network(network)
-    if dynamo:
-        choice = {} if folding else {"optimize": False}
-    else:
-        choice = {} if folding else {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
-    form = export_forms.Form(18, dynamo=dynamo, options=choice)
-    path = form.export(net, tmp_path / "m.onnx")
-    x = random_input((1, 3, form.size, form.size))
-    seen: dict[str, Any] = {}
-    for name, module in net.named_modules():
-        if name:
-            module.register_forward_hook(lambda _, __, y, name=name: seen.__setitem__(name, y.detach().clone().numpy()))
-    with torch.no_grad():
-        net(torch.from_numpy(x))
-    graph = onnx.load(path, load_external_data=False).graph
-    values, missing = {}, set()
-    for name in seen:
-        try:
-            values[name] = one(graph, name)
-        except TapError:
-            missing.add(name)
-    # A convolution that its normalisation was folded into is gone.
-    gone = {name for name, module in net.named_modules() if isinstance(module, torch.nn.Conv2d)}
-    assert missing == (gone if network.endswith("_bn") and folding else set())
-    computed = onnxruntime_values(path, x, sorted(set(values.values())))
-    for name, value in values.items():
-        assert np.linalg.norm(computed[value] - seen[name]) <= 1e-5 * np.linalg.norm(seen[name]), name
+    assert time.process_time() - start < 3
 
 
 def test_an_engine_computes_layers_by_name(device: Device, tmp_path: Path) -> None:
@@ -317,15 +279,3 @@ def test_an_engine_computes_layers_by_name(device: Device, tmp_path: Path) -> No
     with Engine(path, device=device.facts.kind, batch=2, outputs=names, kernels="ffma") as engine:
         for name, value, found in zip(names, values, engine.run(x), strict=True):
             np.testing.assert_allclose(found, expected[value], rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-def test_what_lies_behind_a_layer_is_not_computed(device: Device, tmp_path: Path) -> None:
-    path = torch_vgg().save(tmp_path / "m.onnx")
-    with Engine(path, device=device.facts.kind, outputs=["relu1_1"]) as engine:
-        assert len(engine.graph.ops) == 1
-
-
-def test_a_layer_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
-    path = torch_vgg().save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"m\.onnx: has no value 'relu9_9'; did you mean 'relu"):
-        load(path, ["relu9_9"])

@@ -6,33 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, helper, numpy_helper
 
 from tests.support.onnx_models import Model
 from vgg16gpu.compiler.onnx.file import open_onnx
-from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
-from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, list_nodes
 
 
 def listed(model: Model, tmp_path: Path, **options: Any) -> tuple[ListedNode, ...]:
     return list_nodes(open_onnx(model.save(tmp_path / "m.onnx", **options)))
-
-
-def test_a_convolution_as_netron_shows_it() -> None:
-    first = list_nodes(open_onnx(digits_model()))[0]
-    assert first == ListedNode(
-        "Conv",
-        "/features/features.0/Conv",
-        {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]},
-        (
-            Operand("X", "input"),
-            Operand("W", "features.0.weight", TensorType("float32", (16, 1, 3, 3))),
-            Operand("B", "features.0.bias", TensorType("float32", (16,))),
-        ),
-        (Operand("Y", "/features/features.0/Conv_output_0"),),
-    )
 
 
 def test_every_kind_of_attribute(tmp_path: Path) -> None:
@@ -67,18 +50,6 @@ def test_an_attribute_of_a_type_unknown_here(tmp_path: Path) -> None:
     assert node.attributes == {"t": f"a value of another type, number {int(AttributeProto.TYPE_PROTO)}"}
 
 
-def test_roles_of_the_operator_in_the_models_opset(tmp_path: Path) -> None:
-    model = Model()
-    model.node("Clip", ["input", "", model.constant("top", np.float32(6))], "clipped")
-    model.node("Concat", ["clipped", "input", "clipped"], "y", axis=1)
-    clip, concat = listed(model, tmp_path)
-    roles = [(operand.role, operand.name) for operand in clip.inputs]
-    assert roles == [("input", "input"), ("min", ""), ("max", "top")]
-    assert str(clip.inputs[2].initializer) == "float32 scalar"
-    assert {operand.role for operand in concat.inputs} == {"inputs"}
-    assert concat.outputs[0].role == "concat_result"
-
-
 @pytest.mark.parametrize("opset", [0, 2**40])
 def test_an_opset_that_onnx_does_not_know_leaves_numbers(opset: int, tmp_path: Path) -> None:
     model = Model()
@@ -88,18 +59,3 @@ def test_an_opset_that_onnx_does_not_know_leaves_numbers(opset: int, tmp_path: P
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     (node,) = list_nodes(open_onnx(tmp_path / "m.onnx"))
     assert node.inputs == (Operand("0", "input"),)
-
-
-def test_functions_are_written_out(tmp_path: Path) -> None:
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    inner = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])]
-    function = helper.make_function("local", "Block", ["x", "w"], ["y"], inner, opsets)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, 8, 8]) for name in ("x", "y")]
-    weight = numpy_helper.from_array(np.zeros((4, 3, 3, 3), np.float32), "weight")
-    call = helper.make_node("Block", ["x", "weight"], ["y"], domain="local")
-    graph = helper.make_graph([call], "g", values[:1], values[1:], [weight])
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=[function])
-    onnx.save(proto, tmp_path / "m.onnx")
-    (node,) = list_nodes(open_onnx(tmp_path / "m.onnx"))
-    assert (node.op, node.attributes) == ("Conv", {"kernel_shape": [3, 3]})
-    assert node.inputs[1] == Operand("W", "weight", TensorType("float32", (4, 3, 3, 3)))

@@ -36,12 +36,6 @@ def sum_of(*kinds: tuple[str, int, Any]) -> OnnxFile:
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def test_several_inputs_of_fixed_shapes() -> None:
-    graph = load(sum_of(("a", FLOAT, [2, 3, 4]), ("b", TensorProto.FLOAT16, [])))
-    assert [(value.name, value.shape) for value in graph.inputs] == [("a", (2, 3, 4)), ("b", ())]
-    assert graph.input is graph.inputs[0]
-
-
 def test_given_shapes_take_the_place_of_declared_ones() -> None:
     file = sum_of(("a", FLOAT, None), ("b", TensorProto.UNDEFINED, ["n", 3]))
     with pytest.raises(ModelError, match=r"has 2 run-time inputs \('a', 'b'\); exactly one is supported, or several"):
@@ -122,43 +116,7 @@ def test_a_constant_that_depends_on_the_batch_is_refused(tmp_path: Path) -> None
         load_model(model.save(tmp_path / "m.onnx"))
 
 
-def test_what_only_shapes_need_is_no_op(tmp_path: Path) -> None:
-    model = Model((2, 3, 8, 8))
-    model.node("Mul", ["input", model.constant("c", np.float32([2]))], "twice")
-    model.node("Shape", ["twice"], "dims")
-    model.node("Reshape", ["input", "dims"], "y")
-    graph = load(model.save(tmp_path / "m.onnx"))
-    assert [op.y for op in graph.ops] == ["y"]
-    assert not graph.constants
-
-
 # Forms in the wild
-
-
-def test_keras_through_tf2onnx(tmp_path: Path) -> None:
-    model = Model(("n", 8, 8, 3))
-    x = model.node("Transpose", ["input"], "nchw:0", perm=[0, 3, 1, 2])
-    x = model.node("Relu", [model.conv(x, "block1/conv1:0", 3, 4)], "block1/relu:0")
-    x = model.node("MaxPool", [x], "pool:0", kernel_shape=[2, 2], strides=[2, 2])
-    x = model.node("Transpose", [x], "nhwc:0", perm=[0, 2, 3, 1])
-    model.node("Shape", [x], "dims:0")
-    model.node("Cast", ["dims:0"], "dims32:0", to=TensorProto.INT32)
-    slices = [model.constant(f"slice{index}", np.array([number])) for index, number in enumerate((0, 1, 0))]
-    model.node("Slice", ["dims32:0", *slices], "batch:0")
-    model.node("Concat", ["batch:0", model.constant("rest", np.int32([-1]))], "target32:0", axis=0)
-    model.node("Cast", ["target32:0"], "target:0", to=TensorProto.INT64)
-    x = model.node("Reshape", [x, "target:0"], "flat:0")
-    x = model.node("MatMul", [x, model.weight("kernel", 64, 5)], "product:0")
-    x = model.node("Add", [x, model.weight("bias", 5)], "dense:0")
-    model.node("Softmax", [x], "prediction:0")
-    path = model.save(tmp_path / "m.onnx")
-    graph = load(path)
-    assert [type(op).__name__ for op in graph.ops] == [
-        *["Transpose", "Conv", "Relu", "Pool", "Transpose", "Flatten", "Gemm", "Arithmetic", "Softmax"]
-    ]
-    x_values = random_input((2, 8, 8, 3))
-    expected = onnxruntime_values(path, x_values)["prediction:0"]
-    np.testing.assert_allclose(compute(graph, {"input": x_values})["prediction:0"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_cntk_mnist(tmp_path: Path) -> None:

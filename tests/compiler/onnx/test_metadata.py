@@ -9,9 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.onnx.metadata import encoded
+from vgg16gpu.compiler.onnx.metadata import PREPROCESS_KEY, encoded
 from vgg16gpu.errors import ModelError
+from vgg16gpu.io.preprocessing import Preprocess
 
 
 def save(path, metadata, values=1):
@@ -53,3 +55,13 @@ def test_not_a_model(tmp_path):
     (tmp_path / "m.onnx").write_text("hello")
     with pytest.raises(ModelError):
         Model(tmp_path / "m.onnx")
+
+
+def test_preprocessing_of_another_number_of_channels_is_refused(tmp_path):
+    model = torch_vgg()
+    model.save(tmp_path / "plain.onnx")
+    metadata = encoded({PREPROCESS_KEY: Preprocess.named("unit", 1).to_json()})
+    (tmp_path / "m.onnx").write_bytes((tmp_path / "plain.onnx").read_bytes() + metadata)
+    opened = Model(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"its metadata 'vgg16gpu\.preprocess' is wrong: it is of 1 channels, .* 3"):
+        opened.preprocess(opened.graph(), (1, 3, 8, 8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,18 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, helper
 
+from tests.support.exported_files import FOLDER, sample
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import (
     Model,
-    dynamo_vgg,
     onnxruntime_values,
     random_input,
     torch_vgg,
     vgg_features,
-    view_vgg,
-    zoo_vgg,
 )
 from vgg16gpu import Engine
 from vgg16gpu.compiler.onnx.file import parse_onnx
+from vgg16gpu.compiler.onnx.layer_names import resolve
 from vgg16gpu.compiler.onnx.listing import list_nodes
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.normal_form import normalise
@@ -52,50 +51,23 @@ def judge(path: Path, x: np.ndarray[Any, Any]) -> None:
         np.testing.assert_allclose(compute(graph, {graph.input.name: x})[name], expected, rtol=1e-4, atol=1e-5)
 
 
-FORMS: dict[str, tuple[Callable[[], Model], int]] = {
-    "torch": (lambda: torch_vgg(norm=True), 13),
-    "view": (lambda: view_vgg(style="operand"), 13),
-    "dynamo": (lambda: dynamo_vgg(folded=False), 18),
-    "zoo": (lambda: zoo_vgg(style="caffe2"), 8),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["torch-legacy-view", "torch-dynamo-plain", "keras-tf2onnx", "torch-legacy-branches"])
 @pytest.mark.parametrize("seed", [None, 0, 1])
-def test_q5_nodes_in_any_order(form: str, seed: int | None, tmp_path: Path) -> None:
-    make, opset = FORMS[form]
-    proto = make().proto(opset=opset)
+def test_q5_nodes_in_any_order(name: str, seed: int | None, tmp_path: Path) -> None:
+    path = FOLDER / f"{name}.onnx"
+    proto = onnx.load(path)
     count = len(proto.graph.node)
     order = range(count)[::-1] if seed is None else np.random.default_rng(seed).permutation(count).tolist()
-    judge(written(in_order(proto, order), tmp_path / "m.onnx"), random_input((1, 3, 8, 8)))
+    judge(written(in_order(proto, order), tmp_path / "m.onnx"), sample(path, 1))
 
 
-def test_q5_what_float16_tools_append_is_sorted(tmp_path: Path) -> None:
-    """onnxruntime.transformers.float16 writes the Casts of inputs and outputs behind all other nodes."""
-    model = Model((1, 3, 8, 8))
-    model.conv("half", "conv", 3, 4)
-    model.node("Cast", ["input"], "half", to=onnx.TensorProto.FLOAT)
-    judge(model.save(tmp_path / "m.onnx", ["conv"]), random_input((1, 3, 8, 8)))
-
-
-def test_q5_layers_are_counted_along_the_graph(tmp_path: Path) -> None:
+def test_q5_layers_are_counted_along_the_graph() -> None:
     """In a file that is turned round conv1_1 is the first convolution all the same."""
     model = Model((1, 3, 16, 16))
     vgg_features(model, (4, 4, "M", 6, 6, "M"))
-    straight = model.proto()
-    x = random_input((1, 3, 16, 16))
-    turned = in_order(model.proto(), range(len(straight.graph.node))[::-1])
-    wanted = onnxruntime_values(written(turned, tmp_path / "t.onnx"), x, ["relu1", "conv3"])
-    for name, value in (("relu1_2", "relu1"), ("conv2_1", "conv3")):
-        with Engine(turned, device="cpu", outputs=[name]) as engine:
-            np.testing.assert_allclose(engine.run(x), wanted[value], rtol=1e-4, atol=1e-5)
-
-
-def test_q5_a_sorted_file_keeps_its_order() -> None:
-    proto = torch_vgg().proto()
-    names = [node.name for node in proto.graph.node]
-    assert [node.name for node in normalise(proto).graph.node] == names
-    assert [node.name for node in list_nodes(parse_onnx(proto.SerializeToString()))] == names
+    turned = in_order(model.proto(), range(len(model.nodes))[::-1])
+    graph = parse_onnx(turned.SerializeToString()).model.graph
+    assert resolve(graph, ["relu1_2", "conv2_1"]) == ("relu1", "conv3")
 
 
 def relu(x: str, y: str) -> NodeProto:
@@ -130,7 +102,7 @@ def test_q5_a_cycle_that_no_output_needs_is_left_out(nodes: list[NodeProto]) -> 
 
 @pytest.mark.parametrize("kind", ["cycles", "reversed", "fan"])
 def test_q5_sorting_takes_no_long_time(kind: str) -> None:
-    count = 20_000
+    count = 5_000
     if kind == "cycles":
         nodes = [relu(f"v{i}", f"v{i}") for i in range(count)]
     elif kind == "reversed":
@@ -141,7 +113,7 @@ def test_q5_sorting_takes_no_long_time(kind: str) -> None:
     proto = chain(nodes)
     start = time.process_time()
     normalise(proto)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("imports", [["ai.onnx"], ["", "ai.onnx"], [""]])
@@ -154,21 +126,6 @@ def test_q6_the_domain_of_nodes_may_be_spelled_out(imports: list[str], tmp_path:
     path = written(proto, tmp_path / "m.onnx")
     judge(path, random_input((2, 3, 8, 8)))
     assert [node.op for node in list_nodes(parse_onnx(path.read_bytes()))][:2] == ["Conv", "BatchNormalization"]
-
-
-def test_q6_also_in_functions() -> None:
-    opsets = [helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("local", 1)]
-    nodes = [relu("a", "y"), helper.make_node("Add", ["x", "x"], ["a"])]  # unsorted, too
-    for node in nodes:
-        node.domain = "ai.onnx"
-    double = helper.make_function("local", "Double", ["x"], ["y"], nodes, opsets)
-    proto = chain([helper.make_node("Double", ["x"], ["y"], domain="local")])
-    proto.functions.append(double)
-    del proto.opset_import[:]
-    proto.opset_import.extend(opsets)
-    graph = load(parse_onnx(proto.SerializeToString()))
-    x = random_input((1, 4))
-    np.testing.assert_array_equal(compute(graph, {"x": x})["y"], np.maximum(2 * x, 0))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import pytest
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, run_onnxruntime, single, weights
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pool
-from vgg16gpu.compiler.graph.window import Pads
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.load import load
 
@@ -39,12 +38,6 @@ def test_conv(tmp_path: Path, options: dict[str, Any], bias: bool) -> None:
     op = accept(single(tmp_path, "Conv", MAP, constants, **options))
     assert isinstance(op, Conv)
     assert (op.bias is not None) == bias
-
-
-def test_conv_pads_are_top_left_bottom_right(tmp_path: Path) -> None:
-    op = accept(single(tmp_path, "Conv", MAP, [weights(5, 4, 4, 3)], pads=[0, 1, 2, 3]))
-    assert isinstance(op, Conv)
-    assert op.window.pads == Pads(top=0, left=1, bottom=2, right=3)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +70,7 @@ def test_conv_pads_are_top_left_bottom_right(tmp_path: Path) -> None:
         (MAP, [], {}, "has input size 1 not in range [min=2, max=3]"),
     ],
 )
+@pytest.mark.every_case
 def test_conv_refused(
     tmp_path: Path, shape: Sequence[int | str | None], constants: Sequence[Any], options: dict[str, Any], message: str
 ) -> None:
@@ -95,13 +89,6 @@ def test_computed_lists_are_refused(tmp_path: Path) -> None:
     refuse(model.save(tmp_path / "m.onnx"), "its operands 'input' are computed at run time; they must be constants")
 
 
-def test_ops_on_constants_are_refused(tmp_path: Path) -> None:
-    model = Model(("n", 2, 3, 3))
-    model.node("LeakyRelu", [model.constant("w", weights(4, 2, 3, 3))], "positive", name="it")
-    model.node("Conv", ["input", "positive"], "y")
-    refuse(model.save(tmp_path / "m.onnx"), "it computes a constant from constants; export with constant folding on")
-
-
 @pytest.mark.parametrize(
     ("shape", "constants", "options", "message"),
     [
@@ -116,6 +103,7 @@ def test_ops_on_constants_are_refused(tmp_path: Path) -> None:
         (MATRIX, [], {"axes": [1]}, "over axes [1] of 2 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_means_over_other_axes_are_refused(
     tmp_path: Path, shape: Sequence[int | str | None], constants: Sequence[Any], options: dict[str, Any], message: str
 ) -> None:
@@ -126,33 +114,6 @@ def test_computed_axes_of_a_mean_are_refused(tmp_path: Path) -> None:
     model = Model((2, 3, 4, 4))
     model.node("ReduceMean", ["input", "input"], "y", name="it")
     refuse(model.save(tmp_path / "m.onnx", opset=18), "its operands 'input' are computed at run time")
-
-
-POOLS: list[dict[str, Any]] = [
-    {},
-    {"strides": [2, 2]},
-    {"strides": [1, 3], "pads": [1, 0, 1, 1]},
-    {"pads": [0, 1, 1, 0], "strides": [2, 2], "auto_pad": "NOTSET", "ceil_mode": 0},
-    {"auto_pad": "SAME_UPPER"},
-    {"auto_pad": "SAME_LOWER"},
-    {"auto_pad": "VALID", "strides": [3, 2]},
-]
-
-
-@pytest.mark.parametrize("options", POOLS)
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "include"])
-def test_pools(tmp_path: Path, op: str, options: dict[str, Any]) -> None:
-    extra = {"count_include_pad": 1} if op == "include" else {}
-    name = "MaxPool" if op == "MaxPool" else "AveragePool"
-    assert isinstance(accept(single(tmp_path, name, MAP, [], kernel_shape=[2, 3], **options, **extra)), Pool)
-
-
-def test_pool_details(tmp_path: Path) -> None:
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[2, 2], storage_order=1, dilations=[1, 1]))
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[2, 2], outputs=["y", "unused"]))
-    accept(single(tmp_path, "MaxPool", MAP, [], kernel_shape=[1, 1], strides=[2, 2]))
-    op = accept(single(tmp_path, "AveragePool", MAP, [], kernel_shape=[1, 1]))
-    assert type(op).__name__ == "Identity"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +132,7 @@ def test_pool_details(tmp_path: Path) -> None:
         ("GlobalLpPool", {"kernel_shape": None}, "this operator is not supported"),
     ],
 )
+@pytest.mark.every_case
 def test_pools_refused(tmp_path: Path, op: str, options: dict[str, Any], message: str) -> None:
     settings = {key: value for key, value in ({"kernel_shape": [2, 2]} | options).items() if value is not None}
     refuse(single(tmp_path, op, MAP, [], **settings), message)
@@ -219,6 +181,7 @@ def test_factors_that_could_leave_float32_stay_out_of_the_weights(tmp_path: Path
         (MATRIX, [weights(5, 6).astype(np.float64)], {}, "element type float64"),
     ],
 )
+@pytest.mark.every_case
 def test_gemm_refused(
     tmp_path: Path, shape: Sequence[int | str | None], constants: Sequence[Any], options: dict[str, Any], message: str
 ) -> None:
@@ -227,20 +190,6 @@ def test_gemm_refused(
 
 def norm_parameters(channels: int = 4) -> list[Any]:
     return [random_input((channels,), seed) for seed in range(3)] + [np.abs(random_input((channels,), 3)) + 0.5]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"opset": 7},
-        {"opset": 8, "spatial": 1, "momentum": 0.8},
-        {"opset": 9, "epsilon": 0.1},
-        {"opset": 14, "training_mode": 0},
-        {"opset": 15},
-    ],
-)
-def test_batch_norm(tmp_path: Path, options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "BatchNormalization", MAP, norm_parameters(), **options))
 
 
 def test_batch_norm_of_mxnet_is_per_channel(tmp_path: Path) -> None:
@@ -267,43 +216,16 @@ def test_batch_norm_of_mxnet_is_per_channel(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.every_case
 def test_batch_norm_refused(
     tmp_path: Path, shape: Sequence[int | str | None], parameters: Sequence[Any], options: dict[str, Any], message: str
 ) -> None:
     refuse(single(tmp_path, "BatchNormalization", shape, parameters, **options), message)
 
 
-@pytest.mark.parametrize(
-    ("constants", "options"),
-    [
-        ([], {"opset": 7, "ratio": 0.4}),
-        ([], {"opset": 10, "outputs": ["y", "mask"]}),
-        ([], {"opset": 13, "seed": 3}),
-        ([np.float32(0.5)], {"opset": 12}),
-        ([np.float32(0.5), np.array(False)], {"opset": 13, "outputs": ["y", "mask"]}),
-        ([None, np.array(False)], {"opset": 13}),
-    ],
-)
-def test_dropout(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Dropout", MAP, constants, **options))
-
-
 def test_dropout_in_training_is_refused(tmp_path: Path) -> None:
     path = single(tmp_path, "Dropout", MAP, [np.float32(0.5), np.array(True)])
     refuse(path, "training_mode is true; export with model.eval()")
-
-
-@pytest.mark.parametrize("op", ["Relu", "Identity"])
-@pytest.mark.parametrize("shape", [MAP, MATRIX])
-def test_elementwise(tmp_path: Path, op: str, shape: Sequence[int | str | None]) -> None:
-    accept(single(tmp_path, op, shape, []))
-
-
-@pytest.mark.parametrize(
-    "options", [{"opset": 7}, {"opset": 12, "axis": 1}, {"opset": 11, "axis": -1}, {"opset": 13}, {"axis": 1}]
-)
-def test_softmax(tmp_path: Path, options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Softmax", MATRIX, [], **options))
 
 
 @pytest.mark.parametrize(
@@ -314,17 +236,11 @@ def test_softmax(tmp_path: Path, options: dict[str, Any]) -> None:
         (MAP, {"axis": 4}, "axis is 4 for 4 dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_softmax_refused(
     tmp_path: Path, shape: Sequence[int | str | None], options: dict[str, Any], message: str
 ) -> None:
     refuse(single(tmp_path, "Softmax", shape, [], **options), message)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options"), [(MAP, {}), (MAP, {"axis": 1}), (MAP, {"axis": -3}), (MATRIX, {}), (MATRIX, {"axis": -1})]
-)
-def test_flatten(tmp_path: Path, shape: Sequence[int | str | None], options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Flatten", shape, [], **options))
 
 
 @pytest.mark.parametrize(
@@ -337,33 +253,9 @@ def test_flatten(tmp_path: Path, shape: Sequence[int | str | None], options: dic
         (-1, "'y' has several rows for each image"),
     ],
 )
+@pytest.mark.every_case
 def test_flatten_refused(tmp_path: Path, axis: int, message: str) -> None:
     refuse(single(tmp_path, "Flatten", MAP, [], axis=axis), message)
-
-
-@pytest.mark.parametrize(
-    ("shape", "target", "options"),
-    [
-        (MAP, [0, -1], {}),
-        (MAP, [-1, 252], {}),
-        (MAP, [0, 252], {}),
-        (MAP, [-1, 252], {"allowzero": 1}),
-        (FIXED, [2, 252], {}),
-        (FIXED, [2, -1], {"allowzero": 1}),
-        (FIXED, [-1, 252], {}),
-        ((1, 4, 9, 7), [1, 252], {}),
-        ((1, 4, 9, 7), [1, -1], {}),
-        (MATRIX, [0, 0], {}),
-        (MATRIX, [-1, 6], {}),
-        (MATRIX, [-1, 0], {}),
-    ],
-)
-def test_reshape(tmp_path: Path, shape: Sequence[int | str | None], target: list[int], options: dict[str, Any]) -> None:
-    accept(single(tmp_path, "Reshape", shape, [np.array(target)], **options))
-
-
-def test_reshape_of_an_open_size(tmp_path: Path) -> None:
-    accept(single(tmp_path, "Reshape", OPEN_SIZE, [np.array([0, -1])]))
 
 
 @pytest.mark.parametrize(
@@ -385,6 +277,7 @@ def test_reshape_of_an_open_size(tmp_path: Path) -> None:
         (OPEN_SIZE, [0, 252], {}),
     ],
 )
+@pytest.mark.every_case
 def test_reshape_refused(
     tmp_path: Path, shape: Sequence[int | str | None], target: list[int], options: dict[str, Any]
 ) -> None:
@@ -398,61 +291,11 @@ def test_reshape_needs_a_list(tmp_path: Path, target: Any) -> None:
     refuse(single(tmp_path, "Reshape", MAP, [target]), "its shape operand is not a list of int64")
 
 
-@pytest.mark.parametrize(
-    "constant",
-    [
-        lambda model: model.node("Constant", [], "c", value_ints=[0, -1]),
-        lambda model: model.node("Identity", [model.constant("i", np.array([0, -1]))], "c"),
-        lambda model: model.node(
-            "Concat",
-            [model.constant("a", np.array([0])), model.node("Constant", [], "b", value_ints=[-1])],
-            "c",
-            axis=0,
-        ),
-    ],
-)
-def test_constants_are_evaluated(tmp_path: Path, constant: Callable[[Model], str]) -> None:
-    model = Model(MAP)
-    model.node("Reshape", ["input", constant(model)], "y")
-    accept(model.save(tmp_path / "m.onnx"))
-
-
-def test_constants_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    model = Model(MAP)
-    parts = [model.constant("a", np.array([0])), model.constant("b", np.array([[1]]))]
-    model.node("Reshape", ["input", model.node("Concat", parts, "c", name="it", axis=0)], "y")
-    refuse(model.save(tmp_path / "m.onnx"), "its constant operands do not fit")
-
-
 def test_a_constant_of_text_is_refused(tmp_path: Path) -> None:
     model = Model(MAP)
     model.node("Constant", [], "c", name="it", value_string="x")
     model.node("Reshape", ["input", "c"], "y")
     refuse(model.save(tmp_path / "m.onnx"), "it holds no numbers")
-
-
-@pytest.mark.parametrize(
-    ("shape", "nodes"),
-    [
-        (
-            OPEN_SIZE,
-            [("Shape", ["input"], {}), ("Gather", ["v0", "zero"], {}), ("Concat", ["v1", "rest"], {"axis": 0})],
-        ),
-        (MAP, [("Shape", ["input"], {"start": -4, "end": 1}), ("Concat", ["v0", "rest"], {"axis": 0})]),
-        (FIXED, [("Shape", ["input"], {"end": -3}), ("Concat", ["v0", "rest"], {"axis": 0})]),
-        (MATRIX, [("Shape", ["input"], {})]),
-    ],
-)
-def test_shapes_of_run_time_values(
-    tmp_path: Path, shape: Sequence[int | str | None], nodes: list[tuple[str, list[str], dict[str, Any]]]
-) -> None:
-    model = Model(shape)
-    model.constant("zero", np.array([0]))
-    model.constant("rest", np.array([-1]))
-    for index, (op, inputs, options) in enumerate(nodes):
-        model.node(op, inputs, f"v{index}", **options)
-    model.node("Reshape", ["input", f"v{len(nodes) - 1}"], "y")
-    accept(model.save(tmp_path / "m.onnx"))
 
 
 def test_other_dimensions_are_not_the_batch(tmp_path: Path) -> None:
@@ -462,17 +305,6 @@ def test_other_dimensions_are_not_the_batch(tmp_path: Path) -> None:
         model.node("Gather", ["dims", model.constant(f"{name}.index", np.array(picked))], name)
         model.node("Reshape", ["input", name], f"{name}.y", name="it")
         refuse(model.save(tmp_path / "m.onnx", [f"{name}.y"]), message)
-
-
-def test_a_reshaped_constant_weight(tmp_path: Path) -> None:
-    model = Model(MATRIX)
-    model.constant("w", weights(2, 3, 5))
-    model.node("Reshape", ["w", model.constant("shape", np.array([-1, 5]))], "flat")
-    model.node("Gemm", ["input", "flat"], "y")
-    accept(model.save(tmp_path / "m.onnx"))
-    model.node("Reshape", ["w", model.constant("bad", np.array([-1, 7]))], "other", name="it")
-    model.node("Gemm", ["input", "other"], "z")
-    refuse(model.save(tmp_path / "m.onnx", ["z"]), "its constant operands do not fit")
 
 
 @pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
@@ -496,8 +328,3 @@ def test_q10_pads_beside_auto_pad_are_not_used_and_that_is_said(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert f"{op} 'it': its auto_pad {auto} takes the place of its pads [1, 0, 2, 1]" in record.getMessage()
-
-
-def test_pads_of_zero_beside_auto_pad_are_nothing_to_speak_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load(single(tmp_path, "MaxPool", FIXED, [], kernel_shape=[3, 3], auto_pad="VALID", pads=[0, 0, 0, 0]))
-    assert not caplog.records

@@ -9,16 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
-from tests.support.onnx_models import Model, random_input, torch_vgg, vgg_features
+from tests.support.onnx_models import random_input, torch_vgg
 from vgg16gpu import Engine
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.compiler.model import Model as Opened
-from vgg16gpu.compiler.onnx.file import open_onnx, parse_onnx
+from vgg16gpu.compiler.onnx.file import parse_onnx
 from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
 from vgg16gpu.compiler.onnx.folding.sparse import dense
-from vgg16gpu.compiler.onnx.listing import TensorType, list_nodes
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 from vgg16gpu.runtime.session import Session
@@ -68,22 +66,6 @@ def test_q9_sparse_weights(form: str, as_nodes: bool, tmp_path: Path) -> None:
         np.testing.assert_allclose(session.run({"input": x})[0], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_q9_an_older_file_has_its_sparse_weights_among_the_inputs() -> None:
-    proto = pruned(torch_vgg().proto(), "flat", as_nodes=False)
-    for tensor in proto.graph.sparse_initializer:
-        proto.graph.input.append(helper.make_tensor_value_info(tensor.values.name, TensorProto.FLOAT, tensor.dims))
-    assert [item.name for item in load(parse_onnx(proto.SerializeToString())).inputs] == ["input"]
-
-
-def test_q9_layers_and_listings_know_sparse_weights() -> None:
-    model = Model((1, 3, 16, 16))
-    vgg_features(model, (4, 4, "M", 6, "M"))
-    proto = pruned(model.proto(), "flat", as_nodes=False)
-    assert Opened(proto).loaded(["conv1_2"]).outputs == ("conv1",)
-    (weight,) = [each for each in list_nodes(parse_onnx(proto.SerializeToString()))[0].inputs if each.role == "W"]
-    assert weight.initializer == TensorType("float32", (4, 3, 3, 3))
-
-
 @pytest.mark.parametrize("kind", [np.int64, np.float16, np.int8, np.float32])
 @pytest.mark.parametrize("form", ["flat", "coordinates"])
 def test_q9_sparse_tensors_of_any_kind(kind: Any, form: str) -> None:
@@ -96,37 +78,6 @@ def test_q9_sparse_tensors_of_any_kind(kind: Any, form: str) -> None:
         parse_onnx(torch_vgg().proto().SerializeToString()), sparse(np.zeros_like(array), "s", form), Memory()
     )
     np.testing.assert_array_equal(empty, np.zeros_like(array))
-
-
-@pytest.mark.parametrize("form", ["flat", "coordinates"])
-def test_q9_a_large_sparse_weight_is_what_onnxruntime_makes_of_the_file(form: str, tmp_path: Path) -> None:
-    """Decode more than 2**20 numbers, whose bytes and places stay in the mapped file until they are read."""
-    chance = np.random.default_rng(9)
-    weight = chance.standard_normal((1150, 1024), np.float32)
-    weight[chance.random(weight.shape) < 0.08] = 0
-    stored = sparse(weight, "w", form)
-    assert stored.values.dims[0] > 2**20
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1150])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1024])],
-        sparse_initializer=[stored],
-    )
-    path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
-
-    file = open_onnx(path)
-    found = dense(file, file.model.graph.sparse_initializer[0], Memory())
-    np.testing.assert_array_equal(found, weight)
-    x = np.eye(4, 1150, k=700, dtype=np.float32)  # rows of the weight, exact in any order of sums
-    x[3] = random_input((1150,))
-    (expected,) = open_session(path).run(None, {"x": x})
-    np.testing.assert_array_equal(expected[:3], weight[700:703])
-    with Engine(path, device="cpu", batch=4) as engine:
-        scores = engine.run(x)
-    np.testing.assert_array_equal(scores[:3], expected[:3])
-    np.testing.assert_allclose(scores[3], expected[3], rtol=0, atol=1e-5 * np.abs(expected[3]).max())
 
 
 @pytest.mark.parametrize(
@@ -146,6 +97,7 @@ def test_q9_a_large_sparse_weight_is_what_onnxruntime_makes_of_the_file(form: st
         ([1.0], [0], [1] * 40, "has the dimensions"),
     ],
 )
+@pytest.mark.every_case
 def test_q9_hostile_sparse_tensors(values: Any, indices: Any, dims: list[int], message: str) -> None:
     stored = helper.make_sparse_tensor(
         numpy_helper.from_array(np.float32(values), "s"), numpy_helper.from_array(np.int64(indices), "i"), [1]
@@ -159,11 +111,4 @@ def test_q9_hostile_sparse_tensors(values: Any, indices: Any, dims: list[int], m
     del proto.graph.initializer[0]
     proto.graph.sparse_initializer.append(stored)
     with pytest.raises(ModelError, match=message):
-        load(parse_onnx(proto.SerializeToString()))
-
-
-def test_q9_a_name_is_given_once() -> None:
-    proto = torch_vgg().proto()
-    proto.graph.sparse_initializer.append(sparse(np.ones(3, np.float32), proto.graph.initializer[0].name))
-    with pytest.raises(ModelError, match="is given to two values"):
         load(parse_onnx(proto.SerializeToString()))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME, zeros
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ChainProblem, Tile
+from vgg16gpu.compiler.lowering.conv import conv_first_two
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -101,20 +99,6 @@ def test_two_convolutions_are_one_launch(precision: str) -> None:
     assert plan_of(precision, 1).families == dict.fromkeys("bcd", "wgmma")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_values_that_are_kept_have_a_kernel_each(precision: str) -> None:
-    for program in plan_of(precision, 1, 7, keep_values=True).programs:
-        assert [step.names[-1] for step in program.all_steps()] == ["a", "b", "c", "d"]
-        assert program.all_steps()[0].kernel.source == "conv_first.cu"
-        assert [value.name for value in program.values] == ["a", "b", "c", "d"]
-
-
-def test_pairs_of_float16_are_stored_between() -> None:
-    selection = selection_of(NET, "fp32")
-    assert not is_chained(selection)
-    assert selection.graph is NET
-
-
 OTHERS = {
     "the value between is an output": graph_of(FIRST, SECOND, outputs=("a", "b")),
     "somebody else reads it": graph_of(FIRST, SECOND, Relu("a", "r", ("r",)), outputs=("b", "r")),
@@ -140,14 +124,6 @@ def test_other_graphs_stay_as_they_are(why: str) -> None:
     assert not is_chained(selection)
 
 
-@pytest.mark.parametrize("graph", [NET, graph_of(conv("x", "a", 4, 20), conv("a", "b", 20, 9, pool=True), channels=4)])
-def test_graphs_that_have_a_chain(graph: Graph) -> None:
-    selection = selection_of(graph)
-    assert is_chained(selection)
-    assert len(selection.graph.ops) == len(graph.ops) - 1
-    assert selection.graph.outputs == graph.outputs
-
-
 def test_signs_have_to_be_the_same() -> None:
     """The kernel has one element; the value between has a sign without its ReLU."""
     others = conv("b", "c", 64, 64), conv("c", "d", 64, 64)
@@ -155,63 +131,6 @@ def test_signs_have_to_be_the_same() -> None:
         graph = graph_of(replace(FIRST, relu=first), replace(SECOND, relu=second), *others)
         assert is_chained(selection_of(graph, "int8")) is (first == second)
         assert is_chained(selection_of(graph, "fp16"))
-
-
-def test_integers_that_nobody_wants_are_none() -> None:
-    assert not is_chained(selection_of(graph_of(FIRST, SECOND), "int8"))
-
-
-@pytest.mark.parametrize(
-    ("facts", "options"),
-    [
-        (HOPPER, {"kernels": "ffma"}),
-        (HOPPER, {"kernels": "mma"}),
-        (replace(HOPPER, tensor_maps=False), {}),
-        (replace(HOPPER, compute_capability=(8, 0)), {}),
-        (DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34), {}),
-    ],
-)
-def test_other_kernels_have_no_chain(facts: DeviceFacts, options: dict[str, str]) -> None:
-    assert selection_of(NET, "fp16", facts, **options).graph is NET
-    assert is_chained(selection_of(NET, kernels="wgmma"))
-
-
-# ---- Layers
-
-
-def test_a_chain_has_the_layers_of_its_convolutions() -> None:
-    selection = selection_of(NET, "int8")
-    chain, *others = selection.layers(infer_shapes(selection.graph, (5, 3, HEIGHT, WIDTH)))
-    first, second = chain.parts
-    assert (first.op, second.op) == (FIRST, SECOND)
-    assert (chain.x_shape, first.x_shape, second.x_shape) == ((5, 3, HEIGHT, WIDTH),) * 2 + ((5, 64, HEIGHT, WIDTH),)
-    assert (chain.reads_input, first.reads_input, second.reads_input) == (True, True, False)
-    assert first.quantised is selection.quantised["a"]
-    assert second.quantised is selection.quantised["b"]
-    assert [layer.number for layer in (chain, *others)] == [1, 2, 3]
-    assert not any(layer.parts for layer in (first, second, *others))
-
-
-def test_steps_of_integers_are_those_of_the_two() -> None:
-    selection = selection_of(NET, "int8")
-    assert [selection.steps.get(name, 1.0) for name in "xab"] == [0.5, 0.25, 0.125]
-
-
-def test_a_chain_has_the_arrays_of_its_convolutions() -> None:
-    selection = selection_of(NET)
-    assert [id(array) for array in op_arrays(selection.graph.ops[0])] == [
-        id(array) for op in (FIRST, SECOND) for array in (op.weight, op.bias)
-    ]
-    assert selection.graph.parameters == NET.parameters
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_weights_are_packed_as_for_two(precision: str) -> None:
-    """And do not depend on the batch."""
-    one, two = plan_of(precision, 1).weights, plan_of(precision, 1, keep_values=True).weights
-    assert one.weights_nbytes == two.weights_nbytes == plan_of(precision, 3, 40).weights.weights_nbytes
-    assert [upload.pack for upload in one.uploads] == [upload.pack for upload in two.uploads]
-    assert all(np.array_equal(a.array, b.array) for a, b in zip(one.uploads, two.uploads, strict=True))
 
 
 # ---- The launch
@@ -254,45 +173,3 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert step.programmatic == (program.batch <= PROGRAMMATIC_BATCH)  # before it the input comes
         assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
         assert macros["SOURCE"] == (element_type == "uint8")
-
-
-# ---- The choice of a tile
-
-
-def test_tiles_fit_into_shared_memory() -> None:
-    """By the source's own count: 72 KB of weights, a ring of pixels around each tile."""
-    assert conv_first_two.shared_nbytes(Element.F16, 28, 2) == 1024 + 73728 + 6144 + 2 * (40960 + 7168 + 11264)
-    assert conv_first_two.shared_nbytes(Element.U8, 28, 2) == 1024 + 36864 + 6144 + 2 * (20480 + 4096 + 11264)
-    for element in (Element.F16, Element.BF16, Element.U8, Element.S8):
-        assert all(Tile(*cut).fits(ChainProblem(1, 30, 30, element)) for cut in CUTS)
-        assert not Tile(28, 3).fits(ChainProblem(1, 30, 30, element))
-
-
-@pytest.mark.parametrize("element", [Element.F16, Element.BF16, Element.U8, Element.S8], ids=lambda e: e.name)
-@pytest.mark.parametrize(("batch", "size"), [(1, 2), (1, 30), (1, 224), (8, 224), (128, 224)])
-def test_the_usual_tile_takes_the_least_estimated_time(element: Element, batch: int, size: int) -> None:
-    problem = ChainProblem(batch, size, size, element)
-    choices = conv_first_two.candidates(problem, 132)
-    usual = choices[0].tile
-    assert conv_first_two.choose(problem, HOPPER).tile == usual
-    assert {(choice.tile.rows, choice.tile.warpgroups) for choice in choices} == {*CUTS}
-    assert usual.cycles(problem, 132) == min(choice.tile.cycles(problem, 132) for choice in choices)
-
-
-def test_one_image_has_small_tiles_and_many_large_ones() -> None:
-    one, many = (conv_first_two.choose(ChainProblem(batch, 224, 224, Element.F16), HOPPER).tile for batch in (1, 128))
-    assert (one.rows, one.warpgroups) == (16, 3)
-    assert (many.rows, many.warpgroups) == (28, 2)
-
-
-@pytest.mark.parametrize(("batch", "is_early"), [(1, True), (32, True), (33, False)])
-def test_first_layers_start_early_behind_the_input_of_a_small_batch(batch: int, is_early: bool) -> None:
-    alone = conv_first.choose(conv_first.FirstProblem(batch, 30, 30, 64, Element.F16), HOPPER)
-    two = conv_first_two.choose(ChainProblem(batch, 30, 30, Element.F16), HOPPER)
-    assert alone.programmatic == two.programmatic == is_early
-
-
-def test_a_table_has_the_last_word() -> None:
-    problem = ChainProblem(1, 224, 224, Element.F16)
-    other = conv_first_two.Choice(Tile(24, 2), programmatic=False)
-    assert conv_first_two.choose(problem, replace(HOPPER, tuned={problem.key: other.entry})) == other

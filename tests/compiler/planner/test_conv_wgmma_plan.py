@@ -11,20 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support import selection
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME
-from tests.support.selection import examples
 from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -40,12 +34,9 @@ from vgg16gpu.runtime.executor import check_memory
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
-BATCHES = (
-    (1, 8, 128) if selection.choice() == selection.REPRESENTATIVE else (1, 2, 8, 32, 128)
-)  # planning one takes 0.2 s
+BATCHES = (1, 8) if selection.choice() == selection.REPRESENTATIVE else (1, 2, 8, 32, 128)  # each takes 0.2 s
 CONVOLUTIONS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 WIDEST_BOX = 256
-REGISTERS_OF_SUMS = 168  # of a consumer thread's 240
 
 
 def hollow(*shape: int) -> Array:
@@ -90,7 +81,7 @@ def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096)
 
 
 NETS = ((224, 1, 4096), (244, 1, 4096), (48, 2, 100), (61, 3, 96))
-IN_MAKE_TEST = ("fp32-224", "fp16-224", "bf16-61", "fp32-48", "int8-48")
+IN_MAKE_TEST = ("fp16-224", "bf16-61", "fp32-48", "int8-48")
 KEYS = (*((precision, *net) for net in NETS for precision in PRECISIONS[:3]), ("int8", 48, 2, 100))
 
 
@@ -121,9 +112,8 @@ def defines(step: Step) -> dict[str, int]:
 # ---- A whole VGG16
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_vgg16_is_sixteen_launches(precision: str) -> None:
-    for program, steps in programs(precision):
+def test_vgg16_is_sixteen_launches() -> None:
+    for program, steps in programs("fp16"):
         sources = [step.kernel.source for step in program.all_steps()]
         gemm = "gemv.cu" if program.batch == 1 else "gemm_wgmma.cu"
         assert sources[0] == "conv_first.cu"
@@ -134,25 +124,16 @@ def test_vgg16_is_sixteen_launches(precision: str) -> None:
         assert program.outputs == (program.values[-1],)  # written in place
 
 
-def test_an_average_pool_in_between_is_two_conversions() -> None:
-    for program, _ in programs("fp32", 256):
-        sources = [step.kernel.source for step in program.all_steps()]
-        into_gemm = ["gemv.cu"] if program.batch == 1 else ["convert.cu", "gemm_wgmma.cu"]
-        assert sources[13:-2] == ["convert.cu", "pool.cu", *into_gemm]
-
-
 def test_batches_share_the_weights() -> None:
     graph = vgg16(224)
-    for precision in PRECISIONS[:2]:
-        alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], options_of(graph, precision))
-        assert plan_of(precision).weights.weights_nbytes == alone.weights.weights_nbytes
+    alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], options_of(graph, "fp16"))
+    assert plan_of("fp16").weights.weights_nbytes == alone.weights.weights_nbytes
 
 
-@pytest.mark.parametrize(("precision", "limit"), [("fp32", 613e6), ("fp16", 278e6)])
-def test_fully_connected_weights_lie_there_once(precision: str, limit: float) -> None:
-    """138.4 million weights; fp32 keeps convolutions as float32 and as pairs, and fully connected layers as float32."""
-    plan = plan_of(precision)
-    assert plan.weights.weights_nbytes < limit
+def test_fully_connected_weights_lie_there_once() -> None:
+    """138.4 million weights."""
+    plan = plan_of("fp16")
+    assert plan.weights.weights_nbytes < 278e6
     for op in vgg16(224, 1, 4096).ops:
         if isinstance(op, Gemm):
             uploads = [up.array for up in plan.weights.uploads if np.may_share_memory(up.array, op.weight)]
@@ -164,10 +145,9 @@ def on_a_card_with(free: int) -> Any:
     return SimpleNamespace(facts=replace(HOPPER, memory_free=free))
 
 
-@pytest.mark.parametrize(("precision", "batch"), [("fp32", 8), ("fp16", 32)])
-def test_a_gigabyte_is_enough(precision: str, batch: int) -> None:
-    graph = vgg16(224)
-    options = replace(options_of(graph, precision), keep_values=False)
+def test_a_gigabyte_is_enough() -> None:
+    graph, batch = vgg16(224), 32
+    options = replace(options_of(graph, "fp16"), keep_values=False)
     plan = make_plan(graph, HOPPER, [(batch, 3, 224, 224)], options)
     need = plan.device_nbytes + plan.weights.staging_nbytes
     check_memory(plan, on_a_card_with(800 * 10**6))
@@ -176,19 +156,6 @@ def test_a_gigabyte_is_enough(precision: str, batch: int) -> None:
         DeviceError, match=rf"needs {need / 1e6:.0f} MB of memory for batch {batch} and 300 MB are free"
     ):
         check_memory(plan, on_a_card_with(300 * 10**6))
-
-
-def test_a_small_classifier_is_packed_for_each_of_its_readers() -> None:
-    """100 features are 128 on tensor cores and 100 in float32: the rows of weights have to fit the values."""
-    for program, steps in programs("fp32", 48, 2, 100):
-        for name in ("fc6", "fc7", "scores"):
-            given = arguments(steps[name])
-            x = given["inp"]
-            stored = {value.pointer: value for value in program.values}
-            pointer = x.pointer if isinstance(x, TensorMap) else x
-            if pointer in stored:
-                assert given["K"] == math.prod(stored[pointer].stored_shape[1:])
-            assert given["K"] % 64 == 0
 
 
 # ---- Tensor maps
@@ -294,18 +261,6 @@ def test_convolutions_cover_their_maps(key: tuple[Any, ...]) -> None:
 
 
 @each_plan
-def test_numbers_say_which_operator_waited(key: tuple[Any, ...]) -> None:
-    graph = vgg16(*key[1:])
-    order = {op.y: number for number, op in enumerate(graph.ops, 1)}
-    for program, steps in programs(*key):
-        for name, step in steps.items():
-            given = arguments(step)
-            if "error" in given:
-                assert given["step"] == order[name]
-                assert given["error"] == program.control.error
-
-
-@each_plan
 def test_counters_are_nobody_elses(key: tuple[Any, ...]) -> None:
     """Words as the kernels' headers count them, between the input and the error word."""
     for program, steps in programs(*key):
@@ -336,87 +291,6 @@ def test_a_kernel_can_copy_what_goes_in_and_comes_back(key: tuple[Any, ...]) -> 
         assert [place % 16 for place in places] == [0] * len(places)
         assert program.returned_nbytes % 4 == 0
         assert [(program.control.end - start) % 4 for start in starts] == [0] * len(starts)
-
-
-# ---- The choice of a tile
-
-
-problems = st.builds(
-    ConvProblem,
-    batch=st.sampled_from([1, 2, 3, 8, 32]),
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    channels=st.sampled_from([64, 128, 192, 512]),
-    out_channels=st.sampled_from([64, 128, 192, 512]),
-    element=st.sampled_from([Element.F16, Element.BF16, Element.F16_PAIR, Element.U8, Element.S8]),
-    out_element=st.just(Element.F16),
-    pool=st.booleans(),
-).map(lambda p: ConvProblem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
-
-
-@examples(60)
-@given(problems)
-def test_every_tile_is_one_that_the_kernels_accept(problem: ConvProblem) -> None:
-    """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""
-    found = conv_wgmma.candidates(problem, HOPPER.multiprocessors)
-    assert found
-    for choice in found:
-        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.programmatic)
-        macros = dict(cut.kernel.defines)
-        assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
-        assert cut.shared <= HOPPER.shared_nbytes
-        if isinstance(choice.tile, LargeTile):
-            check_large(problem, choice.tile, macros)
-        else:
-            check_small(problem, choice.tile, macros, cut.shared)
-
-
-def check_large(problem: ConvProblem, tile: LargeTile, macros: Mapping[str, int]) -> None:
-    flat, planes = macros["FLAT_PITCH"], problem.element.planes
-    assert macros["TILE_ROWS"] % 2 == 0 or flat
-    assert not flat or flat == problem.width + 1 >= 8
-    if flat and macros["POOL"]:
-        assert macros["PAIR_TILES"]
-        assert planes == 1
-    assert tile.pixels <= 256
-    assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
-    assert max(tile.halo) <= WIDEST_BOX
-    assert 9 * planes % macros["STAGE_UNITS"] == 0
-    assert macros["STAGE_UNITS"] == 1 or macros["STAGE_UNITS"] % planes == 0
-    assert macros["HALO_STAGES"] >= 2
-    assert macros["WEIGHT_STAGES"] >= (2 * planes if macros["STAGE_UNITS"] == 1 else 2)
-    assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
-
-
-def check_small(problem: ConvProblem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
-    splits, exchange = macros["SPLITS"], macros["EXCHANGE"]
-    assert macros["TILE_ROWS"] % 2 == 0
-    assert macros["TILE_ROWS"] <= 32
-    assert 9 % macros["TAPS_PER_STAGE"] == 0
-    assert {0: splits == 1, 1: splits == 2, 2: splits > 1}[exchange]
-    assert splits <= problem.channel_blocks
-    assert macros["WEIGHT_STAGES"] >= 2
-    assert macros["HALO_STAGES"] > 1 or problem.element.planes == 2 or splits == problem.channel_blocks
-    assert (shared + 1024) * macros["BLOCKS_PER_SM"] <= MULTIPROCESSOR_SHARED
-    if exchange == 2:  # blocks wait for each other
-        assert tile.blocks(problem) <= HOPPER.multiprocessors * macros["BLOCKS_PER_SM"]
-        tiles = tile.blocks(problem) // splits
-        assert tile.workspace_nbytes(problem) == tiles * splits * splits * tile.slice_rows(problem.pool) * 2048
-    rows = tile.store_rows(problem.pool)
-    assert macros["TILE_ROWS"] % rows == 0
-    assert rows % (2 if problem.pool else 1) == 0
-
-
-def test_the_fastest_by_the_estimate_is_taken() -> None:
-    problem = ConvProblem(1, 14, 14, 512, 512, Element.F16, Element.F16, pool=False)
-    tile = conv_wgmma.choose(problem, HOPPER).tile
-    sms = HOPPER.multiprocessors
-    estimates = [choice.tile.cycles(problem, sms) for choice in conv_wgmma.candidates(problem, sms)]
-    assert tile.cycles(problem, sms) == min(estimates)
-    assert isinstance(tile, SmallTile)
-    assert tile.splits > 1  # else 16 blocks for 132 multiprocessors
-    many = conv_wgmma.choose(ConvProblem(128, 14, 14, 512, 512, Element.F16, Element.F16, pool=False), HOPPER)
-    assert isinstance(many.tile, LargeTile)
 
 
 # ---- Fully connected layers
@@ -460,16 +334,3 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
     workspace = 4 * math.prod(step.grid) * TILE_OUT * macros["TILE_N"]
     assert isinstance(given["workspace"], Pointer)
     assert given["workspace"].offset + workspace <= program.activations_nbytes
-
-
-# ---- int8
-
-
-def test_int8_computes_on_bytes() -> None:
-    for program, steps in programs("int8", 48, 2, 100):
-        found = {value.name: value.element for value in program.values}
-        assert {element for name, element in found.items() if name.startswith("conv")} == {Element.U8}
-        assert found["scores"] is Element.F32
-        first = arguments(steps["conv1_1"])
-        assert first["in_scale"].arena is first["out_scale"].arena
-        assert [step.label for step in program.all_steps() if step.kernel.name == "convert"] == []

@@ -11,9 +11,8 @@ import pytest
 
 from tests.compiler.planner.test_conv_first_two_plan import HOPPER
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Arithmetic, Array, Conv, Graph, GraphInput, Pool, Reshape, Shape
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -53,14 +52,6 @@ def plan_of(
 
 def families_of(graph: Graph, plan: Plan) -> list[str]:
     return [plan.families[op.y] for op in graph.ops if isinstance(op, Conv)]
-
-
-def test_convolutions_there_and_back_are_on_tensor_cores_in_bf16() -> None:
-    made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
-    plan = plan_of(made.graph, made.targets, "bf16")
-    assert families_of(made.graph, plan) == ["wgmma"] * 5 + ["mma"]  # the last one has 3 outputs
-    assert plan.second_pass is None
-    assert plan.calibration is None
 
 
 @pytest.mark.parametrize("kernels", ["auto", "wgmma"])
@@ -106,15 +97,6 @@ def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() ->
     assert pairs + floats < sizes[1] - sizes[0] < pairs + floats + 3 * 6 * 512 + 1
 
 
-def test_a_gradient_that_no_mask_made_is_searched_by_itself() -> None:
-    ops = (*OPS[:2], conv("b", "y", 64, 64, relu=False))
-    made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("y",)), SHAPE)
-    (program,) = plan_of(made.graph, made.cotangents, "fp32", samples=samples).programs
-    found = [step.kernel.name for step in program.steps]
-    assert found.count("largest_slices_f32") == 1
-    assert found.count("rescale") == 3
-
-
 @pytest.mark.parametrize(
     ("facts", "options"),
     [
@@ -131,56 +113,3 @@ def test_else_fp32_is_on_ffma(facts: DeviceFacts, options: dict[str, Any]) -> No
     plan = plan_of(made.graph, made.targets, "fp32", facts, **options)
     assert {*plan.families.values()} == {"ffma"}
     assert plan.calibration is None
-
-
-def test_what_is_not_linear_in_a_further_input_has_no_factors() -> None:
-    """Its scales cannot be chosen either: float32."""
-    weight = np.ones((64, 64, 3, 3), np.float32)
-    ops = (
-        conv("x", "a", 64, 3),
-        Arithmetic("a", "s", ("s",), others=("other",)),
-        Conv("s", "b", ("b",), weight, np.ones(64, np.float32), _SAME),
-        Conv("b", "c", ("c",), weight, None, _SAME, relu=True),
-        Conv("c", "d", ("d",), weight, None, _SAME),
-    )
-    other = GraphInput("other", (1, 64, 64, 64))
-    graph = Graph(GraphInput("x", (None,)), ops, ("d",), (other,))
-    plan = plan_of(graph, {"other": (1, 64, 64, 64)}, "fp32", samples=samples)
-    assert families_of(graph, plan) == ["wgmma", "ffma", "ffma", "wgmma"]
-
-
-def test_a_copy_of_a_cotangent_does_not_come_before_the_op_that_takes_the_input_itself() -> None:
-    """A convolution without a ReLU reads the cotangent, which the host left plain."""
-    ops = (*OPS[:2], conv("b", "y", 64, 64, relu=False))
-    made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("y",)), SHAPE)
-    (program,) = plan_of(made.graph, made.cotangents, "bf16").programs
-    (first,) = program.input.entries["float32"].steps
-    assert first.kernel.name == "conv_first"
-    assert program.steps[0].kernel.name.startswith("conv_wgmma")
-
-
-@pytest.mark.parametrize("weight", [np.inf, np.nan, 1e35])
-def test_weights_without_room_in_products_of_scales_are_on_ffma(weight: float) -> None:
-    """On the way back, where a scale must do for whatever comes."""
-    op = OPS[1]
-    assert isinstance(op, Conv)
-    changed = op.weight.copy()
-    changed[0, 0, 0, 0] = weight
-    ops = (OPS[0], replace(op, weight=changed), *OPS[2:])
-    made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("c",)), SHAPE)
-    plan = plan_of(made.graph, made.cotangents, "fp32", samples=samples)
-    back = families_of(made.graph, plan)[3:]
-    assert sorted(back) == ["ffma", "wgmma", "wgmma"]
-
-
-def test_images_that_are_not_those_of_the_input_are_on_ffma() -> None:
-    """Each has words of its own by its number, of which there are as many as the input has images."""
-    ops = (Reshape("i", "x", ("x",), (2, 3, 64, 64)), *OPS)
-    made = gradient_graph(Graph(GraphInput("i", (None,)), ops, ("c",)), (1, 6, 64, 64))
-    plan = make_plan(
-        made.graph,
-        HOPPER,
-        {"i": (1, 6, 64, 64), **made.cotangents},
-        PlanOptions("fp32", "wgmma", samples=lambda: np.zeros((2, 6, 64, 64), np.float32)),
-    )
-    assert {*plan.families.values()} == {"ffma"}

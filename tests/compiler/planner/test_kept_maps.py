@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.compiler.planner.test_conv_first_two_plan import HOPPER, conv, defines, graph_of, options_of
+from tests.compiler.planner.test_conv_first_two_plan import HOPPER, conv, defines, graph_of
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.graph.ops import Graph, Pool, Relu
-from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
+from vgg16gpu.compiler.graph.ops import Graph, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.selection import KEEPING, select_kernels
+from vgg16gpu.compiler.planner.selection import KEEPING
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan, Program
@@ -74,49 +72,3 @@ def test_the_outputs_are_those_of_the_graph(precision: str) -> None:
     assert [y.shape for y in program.outputs] == [(3, *SHAPES[name]) for name in ("b", "d", "q")]
     spans = sorted((y.pointer.offset, y.pointer.offset + y.nbytes) for y in program.values)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-
-
-WANTED_OTHERWISE = {
-    "values are kept": ("fp16", HOPPER, {"keep_values": True}),
-    "pairs": ("fp32", HOPPER, {}),
-    "float32 arithmetic": ("fp16", HOPPER, {"kernels": "ffma"}),
-    "a GPU without wgmma": ("bf16", replace(HOPPER, compute_capability=(8, 0)), {}),
-    "a CPU": ("fp32", DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34), {}),
-}
-
-
-@pytest.mark.parametrize("why", WANTED_OTHERWISE)
-def test_elsewhere_the_pool_has_a_kernel_of_its_own(why: str) -> None:
-    precision, facts, options = WANTED_OTHERWISE[why]
-    samples = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
-    program = plan_of(TAPPED, precision, facts=facts, samples=lambda: samples, **options).programs[0]
-    assert [step.names for step in steps_of(program) if step.names[-1] in "pq"] == [("p",), ("q",)]
-
-
-def test_integers_are_pooled_by_a_kernel_of_its_own() -> None:
-    graph = graph_of(*TAPPED.ops, conv("q", "z", 128, 64), outputs=("b", "z"))
-    shapes = infer_shapes(graph, (1, 3, HEIGHT, WIDTH))
-    selection = select_kernels(graph, HOPPER, shapes, options_of(graph, "int8"))
-    assert [op.y for op in selection.graph.ops if isinstance(op, Pool)] == ["p", "q"]
-
-
-OTHER_GRAPHS = {
-    "another window": graph_of(*TAPPED.ops[:2], replace(POOLS[0], window=Window((3, 3), (2, 2))), outputs=("b", "p")),
-    "an average": graph_of(*TAPPED.ops[:2], replace(POOLS[0], kind="average"), outputs=("b", "p")),
-    "an op between": graph_of(*TAPPED.ops[:2], Relu("b", "r", ("r",)), replace(POOLS[0], x="r"), outputs=("b", "p")),
-}
-
-
-@pytest.mark.parametrize("why", OTHER_GRAPHS)
-def test_other_graphs_stay_as_they_are(why: str) -> None:
-    graph = OTHER_GRAPHS[why]
-    shapes = infer_shapes(graph, (1, 3, HEIGHT, WIDTH))
-    assert select_kernels(graph, HOPPER, shapes, PlanOptions("bf16")).graph is graph
-
-
-def test_two_pools_of_a_map_are_one_of_the_kernel_and_one_of_its_own() -> None:
-    again = replace(POOLS[0], y="again", names=("again",))
-    graph = graph_of(*TAPPED.ops[:3], again, outputs=("b", "p", "again"))
-    first, *_, last = steps_of(plan_of(graph, "bf16").programs[0])
-    assert first.names[-1] == "p"
-    assert last.names == ("again",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step, TensorMap
 from vgg16gpu.program.plans import Control, Plan, Program
-from vgg16gpu.program.values import ALIGNMENT, Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)
@@ -132,48 +131,6 @@ def pointers(step: Step) -> list[Pointer]:
 # ---- What a plan says
 
 
-def test_batches_share_the_weights_and_come_smallest_first() -> None:
-    plan = make_plan(small_vgg(), CPU, [(4, 3, 8, 8), (1, 3, 8, 8), (2, 3, 8, 8)])
-    alone = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)])
-    assert [program.batch for program in plan.programs] == [1, 2, 4]
-    assert plan.weights.weights_nbytes == alone.weights.weights_nbytes
-    assert len(plan.weights.uploads) == len(alone.weights.uploads)
-    largest = max(program.activations_nbytes for program in plan.programs)
-    assert plan.activations_nbytes == largest
-    assert plan.device_nbytes == plan.weights.weights_nbytes + largest
-    assert plan.calibration is plan.second_pass is None
-    check_pointers(plan)
-
-
-def test_an_output_that_nobody_reads_is_written_in_place() -> None:
-    program = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)]).programs[0]
-    assert program.outputs[0].layout is Layout.PLAIN
-    assert program.values[-1] is program.outputs[0]
-    assert [step.kernel.source for step in program.steps] == ["conv_direct.cu"] * 3 + ["gemm_direct.cu"] * 2
-
-
-def test_other_outputs_are_converted_at_the_end() -> None:
-    program = make_plan(small_vgg(("b", "scores", "d")), CPU, [(2, 3, 8, 8)]).programs[0]
-    assert [output.name for output in program.outputs] == ["b", "scores", "d"]
-    assert [output.shape for output in program.outputs] == [(2, 64, 4, 4), (2, 5), (2, 10)]
-    assert [step.label for step in program.output_steps] == ["output b", "output d"]
-    assert [value.name for value in program.stored_outputs] == ["b", "scores", "d"]
-    assert program.stored_outputs[1] is program.outputs[1]
-    ends = [output.pointer.offset + output.nbytes for output in program.outputs]
-    starts = [output.pointer.offset for output in program.outputs[1:]] + [program.output_end]
-    assert program.control.end <= program.outputs[0].pointer.offset
-    assert all(end <= start for end, start in zip(ends, starts, strict=True))
-
-
-def test_entries() -> None:
-    plain = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)]).programs[0]
-    assert {name: entry.nbytes for name, entry in plain.input.entries.items()} == {"float32": 4 * 2 * 3 * 64}
-    normalisation = Normalisation((0,) * 3, (1,) * 3)
-    both = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)], PlanOptions(normalisation=normalisation)).programs[0]
-    assert {name: entry.nbytes for name, entry in both.input.entries.items()} == {"float32": 4 * 384, "uint8": 384}
-    assert [step.kernel.name for step in both.all_steps("uint8")[:2]] == ["preprocess_u8", "conv_direct_f32"]
-
-
 def test_control_words() -> None:
     """The error word, then a status word for each image, then what else comes back."""
     control = Control(Pointer(Arena.ACTIVATIONS, 512), Pointer(Arena.ACTIVATIONS, 520), 3, ("a", "b"))
@@ -186,59 +143,9 @@ def test_control_words() -> None:
         assert (program.control.watched, program.control.returned_words) == ((), 1 + batch)
 
 
-def test_a_reduction_is_split_where_the_device_would_stand_idle() -> None:
-    kernels = [step.kernel.name for step in make_plan(small_vgg(), GPU, [(1, 3, 8, 8)]).programs[0].steps]
-    assert kernels.count("conv_igemm_reduce_f32") == 2  # the first layer has one group only
-    kernels = [step.kernel.name for step in make_plan(small_vgg(), GPU, [(3000, 3, 8, 8)]).programs[0].steps]
-    assert "conv_igemm_reduce_f32" not in kernels
-
-
 def test_an_input_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="Gemm 'd': weights for 1024 features"):
         make_plan(small_vgg(), CPU, [(1, 3, 16, 16)])
-
-
-def test_the_plan_depends_on_nothing_but_its_arguments() -> None:
-    def text(plan: Plan) -> str:
-        return repr([(program.steps, program.outputs, program.values) for program in plan.programs])
-
-    shapes: Sequence[Shape] = [(1, 3, 8, 8), (4, 3, 8, 8)]
-    assert text(make_plan(small_vgg(), GPU, shapes)) == text(make_plan(small_vgg(), GPU, shapes))
-
-
-@pytest.mark.parametrize(
-    ("element", "pitch", "nbytes"),
-    [
-        (Element.F32, 20, 4 * 2 * 7 * 3 * 20),
-        (Element.F16, 64, 2 * 2 * 7 * 3 * 64),
-        (Element.BF16, 64, 2 * 2 * 7 * 3 * 64),
-        (Element.F16_PAIR, 64, 2 * 2 * 2 * 7 * 3 * 64),
-        (Element.U8, 64, 2 * 7 * 3 * 64),
-        (Element.S8, 64, 2 * 7 * 3 * 64),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_value_sizes(element: Element, pitch: int, nbytes: int) -> None:
-    value = Value("v", (2, 18, 7, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element)
-    assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 7, 3, pitch), pitch, nbytes)
-    assert value.nbytes == value.element.planes * value.plane_nbytes
-
-
-def test_few_channels_are_padded_to_16_bytes() -> None:
-    found = {element.name: [element.padded(channels) for channels in (1, 3, 8, 9)] for element in Element}
-    assert found == {
-        "F32": [4, 4, 8, 12],
-        "F16": [8, 8, 8, 64],
-        "BF16": [8, 8, 8, 64],
-        "F16_PAIR": [8, 8, 8, 64],
-        "U8": [16] * 4,
-        "S8": [16] * 4,
-    }
-
-
-def test_a_plain_value_has_its_own_shape() -> None:
-    value = Value("v", (2, 5), Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 0))
-    assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 5), 5, 40)
 
 
 @pytest.mark.parametrize("name", ["raw input", "output block", "workspace of y", "value", ""])

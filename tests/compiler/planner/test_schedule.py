@@ -11,12 +11,10 @@ from tests.compiler.planner.test_selection import HOPPER, conv, gemm, graph_of
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import HALF, zeros
 from vgg16gpu.compiler.graph.ops import BatchNorm, Graph, Op, Pool, Softmax
-from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
-from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan, Program
@@ -62,7 +60,6 @@ def between(op: Op) -> Graph:
 
 POOL = Pool("a", "b", ("b",), "average", HALF)
 NORM = BatchNorm("a", "b", ("b",), zeros(20), zeros(20), zeros(20), np.ones(20, np.float32), 1e-5)
-POINTWISE = conv("a", "b", 20, 20, Window((1, 1)))
 
 
 # ---- Elements
@@ -81,44 +78,6 @@ def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
     assert found["d"] is found["e"] is Element.F32
 
 
-@pytest.mark.parametrize("op", [POOL, NORM], ids=["average pool", "batch norm"])
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_an_op_on_float32_in_between(precision: str, op: Op) -> None:
-    program = program_of(between(op), precision)
-    name = ELEMENTS[precision].name
-    assert elements(program) == {"a": ELEMENTS[precision], "b": Element.F32, "c": ELEMENTS[precision]}
-    assert conversions(program) == [f"a: {name} to F32", f"b: F32 to {name}"]
-    assert [step.kernel.label for step in program.output_steps] == [f"give_turned<{ELEMENTS[precision].number},0>"]
-
-
-def test_a_convolution_of_another_size_in_between() -> None:
-    """On float32 where pairs are needed, else on the tensor cores that every card has."""
-    exact, half = (program_of(between(POINTWISE), precision) for precision in ("fp32", "fp16"))
-    assert elements(exact)["b"] is Element.F32
-    assert conversions(exact) == ["a: F16_PAIR to F32", "b: F32 to F16_PAIR"]
-    assert elements(half)["b"] is Element.F16
-    assert conversions(half) == []
-    assert "conv_mma.cu" in {step.kernel.source for step in half.steps}
-
-
-def test_every_reader_gets_what_it_can_read() -> None:
-    pool = Pool("a", "c", ("c",), "average", HALF)
-    program = program_of(graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 70), pool, outputs=("b", "c")))
-    assert conversions(program) == ["a: F16 to F32"]
-    assert program.steps[0].names == ("b",)  # reads a as it is
-
-
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_a_pool_behind_an_output_reads_what_is_stored(precision: str) -> None:
-    """And hands on its scales."""
-    program = program_of(between(Pool("a", "b", ("b",), "max", HALF)), precision)
-    values = {value.name: value for value in program.values}
-    assert {value.element for value in values.values()} == {ELEMENTS[precision]}
-    assert values["a"].scale == values["b"].scale
-    assert [step.kernel.name for step in program.steps if "pool" in step.label] == ["pool_stored"]
-    assert conversions(program) == []
-
-
 @pytest.mark.parametrize("precision", ELEMENTS)
 def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
     program = program_of(vgg(("a", "e", "b")), precision)
@@ -130,13 +89,6 @@ def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
     assert [arguments(step)["out"] for step in program.output_steps] == [
         output.pointer for output in program.outputs if output.name != "e"
     ]
-
-
-def test_an_input_that_is_asked_for_is_stored() -> None:
-    program = program_of(vgg(("x", "e")))
-    assert elements(program)["x"] is Element.F32
-    assert conversions(program) == ["x: F32 to F16"]
-    assert [step.kernel.name for step in program.input.entries["uint8"].steps] == ["preprocess_u8"]
 
 
 def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
@@ -180,12 +132,6 @@ def test_each_stored_value_has_a_word_for_every_image(precision: str, batch: int
         assert control.maxima(index) in found[name]
         assert {*found[name]} <= {control.maxima(index), control.error}
     assert control.end == control.error.offset + 4 * (1 + 4 * batch)
-
-
-def test_bfloat16_does_not_overflow() -> None:
-    program = program_of(between(POOL), "bf16")
-    assert program.control.watched == ()
-    assert {pointer for places in magnitudes(program).values() for pointer in places} == {program.control.error}
 
 
 # ---- Entries
@@ -249,24 +195,10 @@ def test_a_second_pass_of_every_batch_size_follows_runs_that_nobody_waits_for() 
     assert plan.activations_nbytes == plan.guard.offset + 4 * (1 + 4)
 
 
-def test_the_second_passes_of_vgg_take_little_memory_of_their_own() -> None:
-    plan = plan_of(vgg(), "fp32", (1, 4))
-    first = max(program.activations_nbytes for program in plan.programs)
-    assert plan.activations_nbytes < 1.1 * first + 4096
-
-
 def observed(program: Program) -> list[str]:
     """The values whose magnitudes are noted, in the order in which they are computed."""
     steps = [step for step in program.all_steps() if step.kernel.name == "observe_f32"]
     return [step.label.removeprefix("largest magnitudes of ") for step in steps]
-
-
-def test_a_value_is_observed_before_its_memory_is_used_again() -> None:
-    program = plan_of(vgg(), "fp32").calibration.program  # type: ignore[union-attr]
-    names = [step.names[-1] if step.names else step.label.split()[-1] for step in program.all_steps()]
-    for name in ("a", "b", "c"):
-        positions = [i for i, found in enumerate(names) if found == name]
-        assert positions == list(range(positions[0], positions[-1] + 1))  # right behind the step that computes it
 
 
 @pytest.mark.parametrize("graph", [vgg(), between(POOL), between(NORM)], ids=["vgg", "pool", "norm"])
@@ -297,44 +229,6 @@ def scales_of(step: Step) -> tuple[set[Pointer], set[Pointer]]:
     return {given[name] for name in ("in_scale", "out_scale", "dequant", "row_scale") if name in given}, set()
 
 
-def test_levels_are_noted_before_the_scale_is_chosen() -> None:
-    plan = plan_of(vgg(), "fp32")
-    assert plan.calibration is not None
-    chosen: set[Pointer] = set()
-    for step in plan.calibration.finish:
-        given = arguments(step)
-        if step.kernel.name == "choose_scale_f32":
-            chosen.add(given["level"])
-        elif step.kernel.name == "row_scale_f32":
-            assert given["level"] not in chosen
-
-
 def test_without_samples_there_are_no_scales() -> None:
     with pytest.raises(ModelError, match="fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"):
         make_plan(vgg(), HOPPER, [(1, 3, 8, 8)])
-
-
-def test_kept_values_are_out_of_reach_of_the_second_pass() -> None:
-    plan = plan_of(vgg(), "fp32", (1, 2), keep_values=True)
-    assert plan.second_pass is not None
-    end = max(value.pointer.offset + value.nbytes for program in plan.programs for value in program.values)
-    second = plan.second_pass
-    places = [value.pointer for value in second.values] + [entry.pointer for entry in second.input.entries.values()]
-    assert all(pointer.offset >= end for pointer in places)
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_other_precisions_need_neither(precision: str) -> None:
-    plan = plan_of(vgg(), precision, (1, 4))
-    assert plan.calibration is plan.second_pass is None
-    assert plan.second_passes == ()
-    assert plan.activations_nbytes == max(program.activations_nbytes for program in plan.programs)
-
-
-def test_ffma_stores_what_calibration_asks_for_and_others_need_not() -> None:
-    graph = vgg()
-    asked = set(quantised_inputs(graph))
-    assert graph.input.name in asked
-    for kernels, missing in (("ffma", set()), ("auto", {graph.input.name})):
-        program = plan_of(graph, "fp32", keep_values=True, kernels=kernels).programs[0]
-        assert asked - {value.name for value in program.values} == missing

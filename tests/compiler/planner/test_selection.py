@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.random_graphs import HALF, SAME, zeros
+from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import InputLowering
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
@@ -21,7 +21,6 @@ from vgg16gpu.program.device_properties import DeviceFacts
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
-INPUT = (1, 3, 8, 8)
 
 
 def conv(x: str, y: str, channels: int, filters: int, window: Window = SAME, *, pool: bool = False) -> Conv:
@@ -68,48 +67,7 @@ def test_hopper(precision: str) -> None:
     assert selection.splits_float32 == (precision == "fp32")
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        CPU,
-        replace(HOPPER, tensor_maps=False),
-        replace(HOPPER, compute_capability=(8, 0)),
-        replace(HOPPER, compute_capability=(10, 0)),
-        replace(HOPPER, compute_capability=(12, 0)),
-    ],
-    ids=lambda facts: f"{facts.kind}-{facts.compute_capability}-{facts.tensor_maps}",
-)
-def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) -> None:
-    selection = selection_of(NET, facts)
-    assert "wgmma" not in families(selection).values()
-    assert not selection.splits_float32
-
-
 # ---- What the op is
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        Window((1, 1)),
-        Window((5, 5), pads=Pads(2, 2, 2, 2)),
-        Window((3, 3)),
-        Window((3, 3), (2, 2), Pads(1, 1, 1, 1)),
-        Window((3, 3), pads=Pads(1, 1, 1, 0)),
-    ],
-    ids=lambda w: f"{w.kernel}-{w.strides}-{tuple(w.pads)}",
-)
-def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
-    graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
-    assert families(selection_of(graph)) == {"a": "wgmma", "b": "ffma"}
-    assert families(selection_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
-
-
-@pytest.mark.parametrize("few", [1, 8])
-def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
-    graph = graph_of(conv("x", "a", 3, few), conv("a", "b", few, 20), conv("b", "c", 20, few))
-    assert families(selection_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
-    assert families(selection_of(graph, options=PlanOptions("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
 
 
 @pytest.mark.parametrize(
@@ -126,25 +84,6 @@ def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
 def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int], family: str) -> None:
     selection = selection_of(NET, replace(HOPPER, compute_capability=capability), PlanOptions(precision))
     assert families(selection) == {"a": family, "b": family, "c": family, "d": "ffma"}
-
-
-def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
-    emulated = selection_of(NET, CPU, PlanOptions("fp16", kernels="mma"))
-    assert families(emulated) == {"a": "mma", "b": "mma", "c": "mma", "d": "ffma"}
-    assert {*families(selection_of(NET, CPU, PlanOptions("fp16"))).values()} == {"ffma"}
-
-
-@pytest.mark.parametrize(
-    "op", [Pool("a", "b", ("b",), "average", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
-)
-def test_other_ops_run_on_float32(op: Op) -> None:
-    assert families(selection_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
-
-
-def test_a_pool_of_what_tensor_cores_store_stays_there() -> None:
-    pools = (Pool("a", "b", ("b",), "max", HALF), Pool("b", "c", ("c",), "max", HALF), Relu("c", "d", ("d",)))
-    found = families(selection_of(graph_of(conv("x", "a", 3, 20), *pools, Pool("d", "e", ("e",), "max", HALF))))
-    assert [found[name] for name in "abcde"] == ["wgmma", "wgmma", "wgmma", "ffma", "ffma"]
 
 
 # ---- Who takes the input in
@@ -173,12 +112,6 @@ def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) 
 # ---- What the user asks for
 
 
-def test_float32_arithmetic_can_be_asked_for() -> None:
-    selection = selection_of(NET, options=PlanOptions(kernels="ffma"))
-    assert {*families(selection).values()} == {"ffma"}
-    assert not selection.splits_float32
-
-
 def test_a_family_that_can_do_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="kernels 'wgmma': none of them computes an op of this model in fp32 on a"):
         selection_of(NET, CPU, PlanOptions(kernels="wgmma"))
@@ -186,26 +119,7 @@ def test_a_family_that_can_do_nothing_is_refused() -> None:
         selection_of(graph_of(Relu("x", "a", ("a",))), HOPPER, PlanOptions(kernels="wgmma"))
 
 
-def test_a_family_that_is_asked_for_is_used_where_it_can_be() -> None:
-    assert families(selection_of(NET, options=PlanOptions(kernels="wgmma"))) == families(selection_of(NET))
-
-
-def test_the_exact_path_of_the_same_graph() -> None:
-    exact = selection_of(NET, options=PlanOptions("fp16")).on_ffma()
-    assert {*families(exact).values()} == {"ffma"}
-    assert (exact.precision, exact.scalings, exact.graph) == ("fp32", {}, NET)
-
-
 # ---- Layers
-
-
-def test_layers_say_where_an_op_stands() -> None:
-    selection = selection_of(NET)
-    layers = list(selection.layers(infer_shapes(NET, (5, 3, 8, 8))))
-    assert [layer.number for layer in layers] == [1, 2, 3, 4]
-    assert [layer.x_shape for layer in layers] == [(5, 3, 8, 8), (5, 20, 8, 8), (5, 70, 4, 4), (5, 30)]
-    assert [layer.reads_input for layer in layers] == [True, False, False, False]
-    assert {layer.facts for layer in layers} == {HOPPER}
 
 
 def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:

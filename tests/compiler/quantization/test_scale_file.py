@@ -14,7 +14,6 @@ from vgg16gpu.compiler.quantization.scale_file import (
     read_preprocess,
     read_scales,
     scales_path,
-    weight_digests,
     write_scales,
 )
 from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
@@ -70,13 +69,6 @@ def test_what_was_done_to_pictures_is_beside_them(model):
         read_preprocess(model)
 
 
-def test_other_outputs_of_the_same_model_need_no_other_scales(model):
-    scales = written(model)
-    values = list(scales)
-    inner = graph_of(model, [values[3]])
-    assert read_scales(model, inner) == {name: scales[name] for name in values[:3]}
-
-
 def test_a_missing_file_says_how_to_make_it(model):
     with pytest.raises(
         ModelError, match=r"net.onnx.int8.json does not exist; `python -m vgg16gpu calibrate .*net.onnx"
@@ -111,17 +103,11 @@ def test_a_missing_value_is_named(model):
         {"signed": 0},
     ],
 )
+@pytest.mark.every_case
 def test_broken_entries_are_named(model, entry):
     written(model)
     changed(model, lambda content: content["values"]["input"].update(entry))
     with pytest.raises(ModelError, match=r"the scale of value 'input' is broken .* calibrate"):
-        read_scales(model, graph_of(model))
-
-
-def test_an_entry_of_the_wrong_sign_is_refused(model):
-    written(model)
-    changed(model, lambda content: content["values"]["input"].update(signed=False))
-    with pytest.raises(ModelError, match="'input' is broken"):
         read_scales(model, graph_of(model))
 
 
@@ -164,18 +150,3 @@ def test_weights_in_files_beside_the_model_are_always_looked_at(model):
     data.write_bytes(bytes(1024) + data.read_bytes()[1024:])
     with pytest.raises(ModelError, match="belongs to other weights"):
         read_scales(model, graph_of(model))
-
-
-def test_digests_see_every_piece(model, monkeypatch):
-    graph = graph_of(model)
-    monkeypatch.setattr("vgg16gpu.compiler.quantization.scale_file._PIECE", 100)
-    first = weight_digests(graph)
-    gemm = graph.ops[-1]
-    for index in (0, gemm.weight.size // 2, gemm.weight.size - 1):
-        weight = np.array(gemm.weight)
-        weight.flat[index] += 1
-        object.__setattr__(gemm, "weight", weight)
-        second = weight_digests(graph)
-        assert second.pop(gemm.x) != first[gemm.x]
-        assert second.items() < first.items()
-        first = weight_digests(graph)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.random_graphs import SAME
-from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Flatten, Gemm, Graph, GraphInput, Identity, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, Identity, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.quantization.scheme import (
     Scale,
@@ -44,14 +44,6 @@ def stored(net):
     return {name: scale.element if scale else "float" for name, scale in found.items()}, found
 
 
-def test_scale():
-    assert Scale(0.5, signed=True).limits == (-128, 127)
-    assert Scale(0.5, signed=False).limits == (0, 255)
-    inverse = Scale(float(np.float32(0.1)), signed=False).inverse
-    assert inverse == np.float32(1) / np.float32(0.1)
-    assert inverse.dtype == np.float32
-
-
 @pytest.mark.parametrize("shape", [(5, 7, 3, 3), (6, 40)])
 def test_weights_are_rounded_per_output_channel(shape):
     weight = RANDOM.standard_normal(shape).astype(np.float32)
@@ -64,15 +56,6 @@ def test_weights_are_rounded_per_output_channel(shape):
     np.testing.assert_array_equal(steps, largest / np.float32(127))
     error = np.abs(rows * steps[:, None].astype(np.float64) - weight.reshape(len(weight), -1))
     assert (error <= 0.5 * steps[:, None] * (1 + 1e-5)).all()
-
-
-def test_weights_larger_than_a_block_are_done_in_parts(monkeypatch):
-    weight = RANDOM.standard_normal((37, 11)).astype(np.float32)
-    whole = weight_integers(weight)
-    for size in (1, 23, 100):
-        monkeypatch.setattr("vgg16gpu.compiler.quantization.scheme._BLOCK", size)
-        for part, expected in zip(weight_integers(weight), whole, strict=True):
-            np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-38, 3e38])
@@ -114,39 +97,6 @@ def test_max_pool_flatten_and_identity_carry_the_integers_of_their_reader():
     assert found["a"] == found["d"] == scales_of(net)["d"]
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        Pool("a", "b", ("b",), "average", MAX_POOL_2X2),
-        BatchNorm("a", "b", ("b",), *(np.ones(4, np.float32) for _ in range(4)), 1e-5),
-        Relu("a", "b", ("b",)),
-    ],
-    ids=["average pool", "batch norm", "relu"],
-)
-def test_what_computes_reads_float32_and_the_next_op_quantises(between):
-    kinds, _ = stored(graph(conv("x", "a"), between, conv("b", "c")))
-    assert kinds == {"x": "s8", "a": "float", "b": "u8" if isinstance(between, Relu) else "s8", "c": "float"}
-
-
-def test_signs_come_from_the_graph():
-    net = graph(
-        Pool("x", "p", ("p",), "average", MAX_POOL_2X2),
-        conv("p", "a"),
-        Relu("a", "r", ("r",)),
-        Pool("r", "q", ("q",), "average", MAX_POOL_2X2),
-        conv("q", "b", relu=True),
-        BatchNorm("b", "n", ("n",), *(np.ones(4, np.float32) for _ in range(4)), 1e-5),
-        conv("n", "c"),
-    )
-    assert quantised_inputs(net) == {"p": True, "q": False, "n": True}
-
-
-def test_outputs_are_float32_and_their_readers_quantise():
-    net = graph(conv("x", "a", relu=True), conv("a", "b"), outputs=("b", "a"))
-    assert stored(net)[0] == {"x": "s8", "a": "float", "b": "float"}
-    assert quantise(net, scales_of(net))["b"].x.element == "u8"
-
-
 def test_readers_that_agree_share_integers_and_others_get_float32():
     shared = graph(conv("x", "a", relu=True), conv("a", "b"), conv("a", "c"), outputs=("b", "c"))
     assert stored(shared)[0]["a"] == "u8"
@@ -157,11 +107,6 @@ def test_readers_that_agree_share_integers_and_others_get_float32():
     averaged = Pool("a", "p", ("p",), "average", MAX_POOL_2X2)
     mixed = graph(conv("x", "a", relu=True), averaged, conv("a", "b"), outputs=("b", "p"))
     assert stored(mixed)[0]["a"] == "float"
-
-
-def test_scores_before_a_softmax_and_unread_values_are_float32():
-    net = graph(gemm("x", "a", 256, flattens=True), Softmax("a", "s", ("s",)), conv("x", "unread"), outputs=("s",))
-    assert stored(net)[0] == {"x": "s8", "a": "float", "s": "float", "unread": "float"}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

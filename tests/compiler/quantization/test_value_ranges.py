@@ -42,6 +42,7 @@ QUANTISED = FakeQuantize("x", "y", ("y",), (), scale=0.1, low=-20.0, high=235.0)
         ((lambda x, y, names: replace(QUANTISED, x=x, y=y, names=names, relu=True),), (0.0, 23.5)),
     ],
 )
+@pytest.mark.every_case
 def test_ranges(makers: tuple[Made, ...], expected: Limits) -> None:
     graph = chain(*makers)
     assert value_ranges(graph)[graph.outputs[0]] == pytest.approx(expected)

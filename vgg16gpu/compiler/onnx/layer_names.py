@@ -192,6 +192,11 @@ class _Modules:
                     f"layer '{path}' is no value of the file: the exporter folded '{folded}', its normalisation, "
                     f"into it; ask for '{folded}', or export without folding"
                 )
+            if _is_folded(self.nodes[path]) and _module(self.nodes[path]) == path:
+                raise TapError(
+                    f"layer '{path}' is no value of the file: the exporter folded its normalisation into it; ask for "
+                    f"what comes of both, '{printable(self.nodes[path].output[0])}', or export without folding"
+                )
         return [self.nodes[path].output[0] for path in paths]
 
     def _before_one_left_out(self, layer: str) -> NodeProto | None:
@@ -343,6 +348,11 @@ def _layer(name: str) -> str:
     while name.startswith("module."):  # torch.nn.DataParallel
         name = name.removeprefix("module.")
     return name
+
+
+def _is_folded(node: NodeProto) -> bool:
+    """Return whether torch's legacy exporter has put a normalisation into a Conv, whose weight then has a new name."""
+    return node.op_type == "Conv" and node.input[1:2] != [] and node.input[1].startswith("onnx::Conv_")
 
 
 def _module(node: NodeProto) -> str:
