@@ -21,6 +21,7 @@ from vgg16gpu.checks.quantised_file import without_rounding
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
 
 
+@pytest.mark.slow(reason="checks/test_qdq_oracle.py has what it is checked against, test_bench.py a whole run")
 def test_a_quantised_file_is_checked_without_its_rounding(tmp_path: Path) -> None:
     """No precision but int8 rounds: beside the file as it stands every time would be refused."""
     path, output = quantised(vgg("hardtanh"), tmp_path / "m.onnx", scale=3.0), tmp_path / "result.json"

@@ -45,13 +45,13 @@ def test_inputs_that_do_not_fit_are_refused(engine: Engine, x: Any, message: str
         engine.run(x)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_are_refused_by_number(device: Device, model: Path, bad: float) -> None:
+def test_nan_and_infinity_are_refused_by_number(device: Device, model: Path) -> None:
     x = images(5)
-    x[2, 0, 0, 0] = x[4, 2, 47, 47] = bad
     with Engine(model, device=device.facts.kind, batch=2) as engine:
-        with pytest.raises(InputError, match=r"input 2, 4 of 5 \(counted from 0\) holds NaN or Inf; .*allow"):
-            engine.run(x)
+        for bad in (np.nan, np.inf, -np.inf):
+            x[2, 0, 0, 0] = x[4, 2, 47, 47] = bad
+            with pytest.raises(InputError, match=r"input 2, 4 of 5 \(counted from 0\) holds NaN or Inf; .*allow"):
+                engine.run(x)
         assert np.isfinite(run(engine, images(5))).all()
 
 

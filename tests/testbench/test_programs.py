@@ -76,6 +76,7 @@ def server(tmp_path_factory):
         yield f"http://127.0.0.1:{running.port}", tokens
 
 
+@pytest.mark.slow(reason="a program of the authors; its parts are tested beside it")
 def test_every_form_and_load_of_a_server_and_what_is_refused(server, tmp_path):
     url, tokens = server
     output, plot, pictures = tmp_path / "record.json", tmp_path / "plot.png", tmp_path / "pictures"

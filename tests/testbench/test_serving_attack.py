@@ -16,7 +16,7 @@ from tests.serving.running import require_extra
 @pytest.mark.parametrize(
     ("kinds", "seconds"),
     [
-        ("elements,pixels", 3),
+        pytest.param("elements,pixels", 3, marks=pytest.mark.slow(reason="serving/test_load.py; 30 s are recorded")),
         pytest.param(",".join(serving_attack.KINDS), 10, marks=pytest.mark.slow(reason="more kinds of the same")),
     ],
 )

@@ -120,6 +120,7 @@ def test_the_page_needs_nothing_else(made_up):
     }
 
 
+@pytest.mark.slow(reason="a program of the authors; the test above draws its page")
 def test_the_command(tmp_path):
     output, drawn = tmp_path / "t.json", tmp_path / "t.html"
     model = torch_vgg((4, "M")).save(tmp_path / "m.onnx")

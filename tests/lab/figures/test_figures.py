@@ -154,6 +154,7 @@ def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
 # How they look
 
 
+@pytest.mark.slow(reason="draws figures whose data the tests above check")
 def test_no_text_lies_on_another_in_a_figure_of_each_kind(shown):
     """With what is hard to place: long names, failed launches, numbers at every bar or cell."""
     chosen = (("S2", "S2-partition-bars"), ("S4", "S4-map"), ("quick", "S2-size-lines"))

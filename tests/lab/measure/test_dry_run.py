@@ -73,6 +73,7 @@ def test_a_variant_that_is_particular_gets_what_it_takes():
 # ---- Processes
 
 
+@pytest.mark.slow(reason="waits for loops; what leaves and what does not start is in make test")
 def test_a_crash_ends_one_setting_and_a_loop_without_an_end_is_waited_for_once(dry_run):
     lines = (
         "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;",

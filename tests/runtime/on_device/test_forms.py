@@ -70,6 +70,7 @@ def is_channels_last(y: Any) -> bool:
 # ---- Outputs
 
 
+@pytest.mark.first_case(reason="conversion does not ask what computed the values")
 @pytest.mark.parametrize(("precision", "kernels"), [("fp32", "auto"), ("fp16", "mma")])
 def test_every_form_has_the_bits_of_float32(device: Device, model: Path, precision: str, kernels: str) -> None:
     with opened(model, device, batch=(1, 2), precision=precision, kernels=kernels, outputs=LAYERS) as engine:
