@@ -19,11 +19,11 @@ from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Relu
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.architecture import Vgg
 
 
 @pytest.fixture

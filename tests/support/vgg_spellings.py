@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import GraphProto, TensorProto, helper
 
-from vgg16gpu.zoo.architecture import Layer, Vgg
+from vgg16gpu.compiler.vgg.architecture import Layer, Vgg
 
 
 @dataclass

@@ -18,11 +18,11 @@ from tests.support.onnx_models import onnxruntime_values, random_input, torch_vg
 from tests.support.vgg_spellings import FORMS, Spelling, qdq, torch_legacy
 from vgg16gpu.compiler.onnx.layer_names import TapError, names_of_layers, resolve
 from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.architecture import Vgg
 
 # torchvision's numbers of the layers that people ask for, as published with every port of VGG features.
 LAYERS = {
