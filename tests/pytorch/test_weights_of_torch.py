@@ -223,6 +223,8 @@ def test_modules_that_compute_something_else_are_refused(torch: Any, vgg: Any, n
         def forward(self, x: Any) -> Any:
             return super().forward(x / 255)
 
+    timms_net = type("VGG", (nn.Linear,), {"__module__": "timm.models.vgg", "forward": lambda _, x: x})(3, 4)
+
     def put(index: int, layer: Any) -> Callable[[Any], None]:
         def change(net: Any) -> None:
             net.features[index] = layer
@@ -271,6 +273,9 @@ def test_modules_that_compute_something_else_are_refused(torch: Any, vgg: Any, n
         (net.features[5:], None, "its layers are called 5, 6, 7"),
         (nn.Sequential(), None, "its layers are called nothing"),
         (nn.Sequential(nn.Identity(), net), None, r"its features.0 is Identity\(\)"),
+        (nn.Sequential(net), None, "its features.0 is VGG, vgg11 has Conv2d"),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), None, "ParametrizedConv2d, or has a forward"),
+        (timms_net, None, r"the module is timm.models.vgg.VGG; give its state_dict\(\)"),
         (nn.Linear(3, 4), None, r"the module is torch\.nn\.modules\.linear\.Linear, or has a forward"),
         (net, "vgg19", r"its features.16 is MaxPool2d.* vgg19 has Conv2d"),
         (net, "vgg16_bn", r"its features.1 is ReLU.* vgg16_bn has BatchNorm2d\(eps=1e-05\)"),

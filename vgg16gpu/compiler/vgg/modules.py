@@ -17,6 +17,7 @@ from vgg16gpu.io.shown import printable
 
 _WRAPPED: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _VGG: Final = ("torchvision.models.vgg", "VGG")
+_TIMMS: Final = "timm.models.vgg.VGG"
 _SIDE: Final = 7  # of the maps behind the adaptive pool
 _CLASSIFIER: Final = (("Linear",), ("ReLU",), ("Dropout", "Identity")) * 2 + (("Linear",),)
 
@@ -48,6 +49,8 @@ def describe(module: Any, arch: str | None = None) -> Described:
         return Described(_arch_of(module, arch, is_whole=False), len(module), module.state_dict())
     if _is_changed(module, _VGG):
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        if kind == _TIMMS:
+            raise ModelError(f"the module is {kind}; give its state_dict()")
         raise ModelError(f"the module is {printable(kind)}, or has a forward of its own; {ACCEPTED}")
     found = _arch_of(module.features, arch, is_whole=True)
     _check_head(module)
@@ -74,7 +77,7 @@ def _arch_of(features: Any, arch: str | None, *, is_whole: bool) -> str:
             return name
         if sum(fits) > best:
             place = fits.index(False) if False in fits else len(fits)
-            found = printable(repr(children[place])) if place < len(children) else "not there"
+            found = _written(children[place]) if place < len(children) else "not there"
             wanted = _LAYERS[layers[place].kind][1] if place < len(layers) else "no layer"
             best, fault = sum(fits), f"its features.{place} is {found}, {name} has {wanted} there"
     raise ModelError(f"{fault}; {ACCEPTED}")
@@ -83,6 +86,12 @@ def _arch_of(features: Any, arch: str | None, *, is_whole: bool) -> str:
 def _fits(layer: Layer, child: Any) -> bool:
     names, _, is_same = _LAYERS[layer.kind]
     return _is_of_torch(child, names) and is_same(child)
+
+
+def _written(child: Any) -> str:
+    """Return a layer as torch writes it, of one with layers inside only its class."""
+    text = repr(child)
+    return type(child).__name__ if "\n" in text else printable(text)
 
 
 def _is_of_torch(child: Any, names: tuple[str, ...]) -> bool:
@@ -125,12 +134,12 @@ def _check_head(module: Any) -> None:
     remedy = f"give its .features where the scores are not needed; {ACCEPTED}"
     pool = module.avgpool
     if not _is_of_torch(pool, ("AdaptiveAvgPool2d",)) or _pair(pool.output_size) != (_SIDE, _SIDE):
-        raise ModelError(f"its avgpool is {printable(repr(pool))}, expected AdaptiveAvgPool2d((7, 7)); {remedy}")
+        raise ModelError(f"its avgpool is {_written(pool)}, expected AdaptiveAvgPool2d((7, 7)); {remedy}")
     children = dict(module.classifier.named_children())
     for index, names in enumerate(_CLASSIFIER):
         child = children.pop(str(index), None)
         if child is None or not _is_of_torch(child, names):
-            found = "not there" if child is None else printable(repr(child))
+            found = "not there" if child is None else _written(child)
             raise ModelError(f"its classifier.{index} is {found}, expected {' or '.join(names)}; {remedy}")
     if children:
         raise ModelError(f"its classifier has {len(children)} layers more than a VGG's seven; {remedy}")

@@ -18,8 +18,12 @@ _ACCEPTED = "floating-point numpy arrays or torch tensors are accepted"
 
 
 def loaded_torch() -> Any:
-    """Return torch if it is imported in this process, else None: without it nobody has a tensor or module of it."""
-    return sys.modules.get("torch")
+    """Return torch if this process has imported it, else None: then no tensor and no module of torch exists here.
+
+    While another thread is importing torch it has no `nn` yet.
+    """
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "nn") and hasattr(torch, "Tensor") else None
 
 
 def is_tensor(value: Any) -> bool:
