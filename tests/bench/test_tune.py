@@ -20,9 +20,9 @@ from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgm
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import KernelError, ModelError
 from vgg16gpu.program.values import Element
-from vgg16gpu.zoo.architecture import Vgg
 
 SMALL = Vgg(size=32, hidden=128, classes=100)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")

@@ -13,11 +13,11 @@ from tests.support.onnx_models import torch_vgg
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Relu
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.architecture import Vgg
 
 
 @pytest.fixture

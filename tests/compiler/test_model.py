@@ -33,7 +33,7 @@ X = heldout()[1][:3]
 def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often model files are mapped, by their names, and graphs simplified."""
     done: Counter[str] = Counter()
-    map_file, simplify = onnx_file._map_file, model_module.simplify
+    map_file, simplify = onnx_file.map_file, model_module.simplify
 
     def mapped(path: Path) -> memoryview:
         done[path.name] += 1
@@ -43,7 +43,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         done["simplified"] += 1
         return simplify(*arguments, **options)
 
-    monkeypatch.setattr(onnx_file, "_map_file", mapped)
+    monkeypatch.setattr(onnx_file, "map_file", mapped)
     monkeypatch.setattr(model_module, "simplify", simplified)
     return done
 

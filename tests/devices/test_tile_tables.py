@@ -12,10 +12,10 @@ from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.values import Element
-from vgg16gpu.zoo.architecture import Vgg
 
 GPU = "NVIDIA H200"
 CONV = ConvProblem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)

@@ -32,12 +32,12 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
 from vgg16gpu.devices.tile_tables import TABLES, Kin, table
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.plans.gradients import gradient_plan
-from vgg16gpu.zoo.architecture import CONVOLUTIONS
 
 RECORD: Final = Path(__file__).with_name("plans.json")
 PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8")

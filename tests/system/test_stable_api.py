@@ -99,6 +99,7 @@ def test_members_of_objects_are_there() -> None:
     assert model.path == digits_model()
 
 
+@pytest.mark.filterwarnings("ignore:vgg16gpu.lab is called:DeprecationWarning")
 def test_older_modules_are_those_that_are_kept() -> None:
     (told,) = re.findall(r"Six modules keep their names .*?\.\n\n", f"{section('Python')}\n\n", re.DOTALL)
     names = codes(told)

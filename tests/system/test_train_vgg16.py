@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from vgg16gpu.checks.testbench import labelled_images
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import enlarge, heldout
 
 SIZE = 56

@@ -18,13 +18,13 @@ from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
+from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo import center_scores, generate
-from vgg16gpu.zoo.architecture import CONVOLUTIONS
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.weights import LIMIT, Source, he_scale, scaled
 

@@ -33,7 +33,8 @@ class Oracle:
         edit: Edit | None = None,
         file: OnnxFile | None = None,
     ) -> None:
-        changed = _changed(file or open_onnx(model), values, edit) if values or edit else None
+        is_onnx = file is None or file.is_onnx
+        changed = _changed(file or open_onnx(model), values, edit) if values or edit or not is_onnx else None
         try:
             self._session = open_session(changed or model, weights_folder=model.resolve().parent if changed else None)
         except ModelError as error:
@@ -79,9 +80,15 @@ class Oracle:
 
 
 def _changed(file: OnnxFile, names: Sequence[str], edit: Edit | None) -> bytes:
-    """The model edited or with further outputs, without weights: they stay in its file, as external data."""
+    """The model edited or with further outputs, without weights: they stay in its file, as external data.
+
+    One that was made of arrays has no such file, and comes with its weights.
+    """
     model = onnx.ModelProto()
-    model.CopyFrom(file.model)
+    if file.is_onnx:
+        model.CopyFrom(file.model)
+    else:
+        model.ParseFromString(bytes(file.content))
     if edit:
         edit(model, file.array)
     _point_at_file(model.graph.initializer, file)

@@ -33,6 +33,7 @@ from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import open_device, tile_tables
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
@@ -40,7 +41,6 @@ from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Kernel
-from vgg16gpu.zoo.architecture import Vgg
 
 DEFAULT_SIZES = (224, 244)
 

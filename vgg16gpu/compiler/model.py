@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Union, cast
+from typing import Any, Protocol, Self, TypeAlias, Union, cast
 
 import onnx
 
@@ -16,29 +16,46 @@ from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
+from vgg16gpu.compiler.vgg.source import is_of_torch, open_weights
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shipped import digits_model, is_digits
 from vgg16gpu.io.shown import printable, shown
 
-ModelSource: TypeAlias = Union[str, Path, bytes, onnx.ModelProto, "Model"]
 
-_FORMS = "the path of an ONNX file, 'digits', the bytes of a file, what onnx.load returns, or a vgg16gpu.Model"
+class TorchModule(Protocol):
+    """What a module of torch has."""
+
+    def state_dict(self) -> Any:
+        """Return its tensors by name."""
+
+
+TorchSource: TypeAlias = str | Path | Mapping[str, Any] | TorchModule
+ModelSource: TypeAlias = Union[str, Path, bytes, onnx.ModelProto, Mapping[str, Any], TorchModule, "Model"]
+
+_FORMS = (
+    "the path of an ONNX file, 'digits', the bytes of a file, what onnx.load returns, a vgg16gpu.Model, or a VGG of "
+    "torch: a module, a state dict, the path of a .pth, .pt or .safetensors file, or 'torchvision/vgg16'"
+)
 SESSION = "use vgg16gpu.session.Session or vgg16gpu.onnx_backend"
 
 
 class Model:
     """An ONNX model: opened and parsed here, and simplified once, however many ask for its graph.
 
-    source: the path of a file, "digits" (the small net in the package), the bytes of a file, or what `onnx.load`
-        returns. A file must not be rewritten in place meanwhile. `Model.of` takes a Model, too, and gives it back.
+    source: the path of a file, "digits" (the small net in the package), the bytes of a file, what `onnx.load` returns,
+        or a VGG as torch has it: see `from_torch`. A file must not be rewritten in place meanwhile. `Model.of` takes a
+        Model, too, and gives it back.
 
-    Raises ModelError for what is no ONNX model, InputError for what is none of these.
+    Raises ModelError for what is no model, InputError for what is none of these.
     """
 
-    def __init__(self, source: str | Path | bytes | onnx.ModelProto) -> None:
-        self.file: OnnxFile = _opened(source)
+    def __init__(self, source: str | Path | bytes | onnx.ModelProto | Mapping[str, Any] | TorchModule) -> None:
+        self._open(_opened(source))
+
+    def _open(self, file: OnnxFile) -> None:
+        self.file = file
         self._loaded: dict[tuple[str, ...] | None, Graph] = {}  # by the names that were asked for
         # Simplified, by outputs, for int8 or not, and whether nobody asked for these outputs.
         self._graphs: dict[tuple[tuple[str, ...], bool, bool], Graph] = {}
@@ -50,6 +67,29 @@ class Model:
     def of(cls, source: ModelSource) -> Self:
         """The source itself if it is a Model, else one made of it."""
         return source if isinstance(source, cls) else cls(cast(Any, source))
+
+    @classmethod
+    def from_torch(cls, source: TorchSource, arch: str | None = None) -> Self:
+        """Return the model of a VGG's weights, without an export: VGG11, 13, 16 or 19, with batch normalisation or not.
+
+        source: torchvision's module, or its `features` or the first layers of them; a state dict, with torchvision's
+            names or timm's, of tensors or numpy arrays; a .pth or .pt file, which torch reads (weights_only); a
+            .safetensors file; or "torchvision/vgg16" and its like, the file that torch hub keeps.
+        arch: "vgg11", "vgg11_bn", ... "vgg19_bn", which the weights must fit; None: what they are.
+
+        Scores and features have the bits of the ONNX file that torch's exporter writes (normalisations kept:
+        `training=TrainingMode.PRESERVE`), and layers have the same names. The model computes what the module does
+        after `eval()`, also for one in train mode: no dropout, and the running statistics of normalisations. A whole
+        net takes images of 224 pixels; cut off before the classifier, of any size. Weights become float32, rounded
+        where they have more digits. Float32 on the CPU is read where it lies: do not change a module's weights while
+        the model is in use, or give a copy.
+
+        Raises ModelError that names missing, unknown or misshaped tensors, or the layer of a module that is another's;
+        InputError for what is none of these sources.
+        """
+        model = cls.__new__(cls)
+        model._open(open_weights(source, arch))
+        return model
 
     @property
     def name(self) -> str:
@@ -130,6 +170,8 @@ class Model:
 def _opened(source: Any) -> OnnxFile:
     if is_digits(source):
         return open_onnx(digits_model())
+    if is_of_torch(source):
+        return open_weights(source)
     if isinstance(source, str | Path):
         return open_onnx(source)
     if isinstance(source, bytes | onnx.ModelProto):

@@ -41,8 +41,8 @@ class Engine(BuiltEngine):
     three at once. Use as a context manager, or call `close`. Several threads may share an engine; their batches take
     turns. After a fork build a new one.
 
-    model: the ONNX file, "digits" for the small net in the package, the bytes of a file, what `onnx.load` returns, or a
-        `Model`, which several engines and sessions can share.
+    model: the ONNX file, "digits" for the small net in the package, the bytes of a file, what `onnx.load` returns, a
+        VGG of torch (see `Model.from_torch`), or a `Model`, which several engines and sessions can share.
     device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N"; or what
         `devices.open_device` gave, which the engine closes.
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the

@@ -80,7 +80,8 @@ class _Prepared:
 class Session(Closing):
     """A model and a device. Use as a context manager, or call `close`. Threads take turns.
 
-    model: the ONNX file ("digits": the small net in the package), its bytes, what onnx.load returns, or a Model.
+    model: the ONNX file ("digits": the small net in the package), its bytes, what onnx.load returns, a VGG of torch
+        (see `Model.from_torch`), or a Model.
     device: "auto", "cpu", "cuda" or "cuda:N"; or a device that is open, and stays so.
 
     Raises ModelError for what is no model, or has inputs or outputs other than tensors of float32, float16, whole

@@ -19,6 +19,7 @@ import numpy as np
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.compiler.onnx.wire import INSIDE
+from vgg16gpu.compiler.vgg.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, atomic_writer
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
@@ -27,7 +28,6 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shown import printable
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo import center_scores
-from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.zoo.center_scores import Doubles, Fixed
 from vgg16gpu.zoo.model_writer import ModelWriter
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled

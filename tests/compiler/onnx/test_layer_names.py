@@ -16,9 +16,9 @@ from onnx import GraphProto, TensorProto, helper
 from tests.support.exported_files import FOLDER, MODULES, sample
 from tests.support.onnx_models import onnxruntime_values, random_input, torch_vgg
 from vgg16gpu.compiler.onnx.layer_names import TapError, names_of_layers, resolve
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.architecture import Vgg
 
 # torchvision's numbers of the layers that people ask for, as published with every port of VGG features.
 LAYERS = {

@@ -21,12 +21,12 @@ from vgg16gpu.compiler.lowering.wgmma import y_element
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
-from vgg16gpu.zoo.architecture import Vgg
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)

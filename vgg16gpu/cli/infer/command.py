@@ -31,8 +31,8 @@ from vgg16gpu.devices.stages import stage, tell_stage
 from vgg16gpu.pictures.choices import AUTO, DECODE, GPU, chosen
 
 _MODEL_HELP = (
-    "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
-    "`model make` wrote."
+    "ONNX file, a VGG's .pth or .safetensors file, 'torchvision/vgg16' for torch hub's, or 'digits' for the small "
+    "trained net in the package. Default: the VGG16 that `model fetch` or else `model make` wrote."
 )
 _FILES_HELP = "Take the names in FILE, too, one a line; -: stdin."
 _NULL_HELP = "Of --files-from: names stand between zero bytes, as `find -print0` writes them."

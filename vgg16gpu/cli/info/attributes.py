@@ -11,7 +11,7 @@ from rich.table import Table
 
 from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, table
-from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
 from vgg16gpu.io.shown import printable
 
@@ -21,11 +21,11 @@ _MOST_SHOWN: Final = 32  # items of a list; the JSON form has all
 
 def describe_nodes(path: Path) -> dict[str, Any]:
     """The file's versions and nodes as plain data. Raises ModelError for what is no ONNX file."""
-    file = open_onnx(path)
+    file = Model(path).file
     model = file.model
     return {
         "model": str(path),
-        "file_nbytes": path.stat().st_size,
+        "file_nbytes": file.path.stat().st_size,
         "ir_version": model.ir_version,
         "opsets": {item.domain: item.version for item in model.opset_import},
         "producer": f"{model.producer_name} {model.producer_version}".strip(),

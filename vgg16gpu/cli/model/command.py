@@ -20,10 +20,10 @@ from vgg16gpu.cli.model.weights import weights_command
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, RANDOM_NOTE
+from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, check_outputs, check_writable
 from vgg16gpu.io.synthetic import write_sample_text
-from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
 from vgg16gpu.zoo.generate import external_file, make_vgg, weights_file
 

@@ -15,7 +15,7 @@ from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import find_model, json_option, model_argument
 from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, table
 from vgg16gpu.cli.common.written import model_files
-from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.io.files import check_new_folder
 from vgg16gpu.io.shown import printable
 from vgg16gpu.zoo.weight_files import FORMATS, TABLE, weights_of, write_weights
@@ -42,7 +42,7 @@ def weights_command(*, model: str | None, output: Path, form: str, force: bool, 
     """
     path = find_model(model)
     check_new_folder(output, force=force)
-    file = open_onnx(path)
+    file = Model(path).file
     weights = weights_of(file)
     with progress(quiet=as_json) as bar:
         task = bar.add_task("numbers", total=None)

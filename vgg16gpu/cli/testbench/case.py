@@ -181,7 +181,7 @@ class Bench:
         A file with scales of its own is that form.
         """
         if self.has_scales:
-            oracle = Oracle(self.model.path)
+            oracle = Oracle(self.model.path, file=self.model.file)
             return _rows(oracle.scores(self.numbers(item)) for item in inputs)
         form = QuantisedOracle(self.graph, read_scales(self.model.path, self.graph))
         return _rows(form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs)

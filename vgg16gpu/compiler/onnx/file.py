@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import GraphProto, TensorProto
 
 from vgg16gpu.compiler.onnx.normal_form import normalise
 from vgg16gpu.compiler.onnx.wire import (
@@ -52,9 +52,11 @@ _log = logging.getLogger(__name__)
 _OF_KERAS: Final = (".keras", ".h5", ".hdf5")
 LFS_POINTER: Final = b"version https://git-lfs"
 MAX_RANK: Final = 32  # dimensions of a tensor; what every numpy takes
+MOST_WRITTEN: Final = (1 << 31) - (1 << 20)  # bytes of weights; protobuf's limit, less what the nodes need
 
 _MOST_LOOKED_AT: Final = 10_000  # files of a folder, for one of a near name
 _IN_MEMORY: Final = Path("the model in memory")
+_IR_VERSION, _OPSET = 8, 17  # of a model that is made here: what torch's exporter writes
 
 _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {
     TensorProto.FLOAT: np.dtype("<f4"),
@@ -80,6 +82,7 @@ class OnnxFile:
     """A parsed model whose large tensors are still in the file. The file must not be rewritten in place meanwhile.
 
     path: of the file, or what errors call a model in memory. folder: where its external data lies, if it may have any.
+    A model that was made of arrays (`hold_arrays`) has its initializers there, and `path` may be the file of these.
     """
 
     path: Path
@@ -88,6 +91,7 @@ class OnnxFile:
     _data: memoryview
     _external: dict[str, memoryview] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
+    _arrays: Mapping[str, Constant] = field(default_factory=dict, repr=False)
 
     @property
     def is_on_disk(self) -> bool:
@@ -95,9 +99,17 @@ class OnnxFile:
         return self.path is not _IN_MEMORY
 
     @property
+    def is_onnx(self) -> bool:
+        """Whether `content` is that of the file, without a copy; not so of a model that was made of arrays."""
+        return not self._arrays
+
+    @property
     def content(self) -> memoryview:
-        """The bytes of the file, without external data."""
-        return self._data
+        """The bytes of the file, without external data. A model made of arrays is written as one ONNX file, a copy.
+
+        Raises ModelError where that would be too large.
+        """
+        return self._data if self.is_onnx else memoryview(self._written())
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -106,8 +118,13 @@ class OnnxFile:
         return (self.path, *(folder / name.replace("\\", "/") for name in self._external)) if self.is_on_disk else ()
 
     def digest(self) -> str:
-        """SHA-256 of the file, and of the external data that was read from beside it."""
+        """SHA-256 of the file, and of the external data that was read from beside it.
+
+        Of a model made of arrays: of its graph and its weights, so that it is the same wherever these came from.
+        """
         digest = hashlib.sha256(self._data)
+        for name in sorted(self._arrays):
+            digest.update(np.ascontiguousarray(self._arrays[name]).view(np.uint8).data)
         for name in sorted(self._external):
             digest.update(self._external[name])
         return digest.hexdigest()
@@ -128,6 +145,8 @@ class OnnxFile:
         Only booleans, and what is spelled as int32_data or int64_data, are always decoded into memory of their own.
         Raises ModelError when its type is unknown or its bytes are missing, short, or outside the model's folder.
         """
+        if tensor.name in self._arrays:
+            return self._arrays[tensor.name]
         name = tensor.name or "of a Constant node"
         dtype = _DTYPES.get(tensor.data_type)
         if dtype is None:
@@ -150,6 +169,16 @@ class OnnxFile:
         array = (array.view(np.uint8) != 0 if dtype == np.bool_ else array).reshape(shape)
         array.flags.writeable = False
         return array
+
+    def _written(self) -> bytes:
+        nbytes = sum(array.nbytes for array in self._arrays.values())
+        if nbytes > MOST_WRITTEN:
+            raise self.error(f"has {nbytes:,} bytes of weights; one ONNX file holds at most {MOST_WRITTEN:,}")
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for tensor in model.graph.initializer:
+            tensor.raw_data = self._arrays[tensor.name].tobytes()
+        return bytes(model.SerializeToString())
 
     def _shape(self, tensor: TensorProto, name: str, dtype: np.dtype[Any]) -> tuple[int, ...]:
         rank = len(tensor.dims)
@@ -266,7 +295,7 @@ class OnnxFile:
                 f"external data '{shown}' is a link that leaves the model's folder; put a copy beside the model"
             )
         try:
-            return _map_file(target)
+            return map_file(target)
         except FileNotFoundError:
             raise self.error(f"its external data '{shown}' is missing; put that file beside the model") from None
         except (OSError, UnreasonableError) as error:
@@ -288,7 +317,7 @@ def open_onnx(path: str | Path) -> OnnxFile:
     path = Path(path)
     named = printable(str(path))
     try:
-        data = _map_file(path)
+        data = map_file(path)
     except FileNotFoundError as error:
         near = _near(path)
         remedy = f"did you mean '{printable(near)}'" if near else "`python -m vgg16gpu model make` writes a model"
@@ -310,6 +339,25 @@ def parse_onnx(data: bytes, folder: Path | None = None) -> OnnxFile:
     return OnnxFile(_IN_MEMORY, folder, _parse(_IN_MEMORY, view), view)
 
 
+def hold_arrays(
+    graph: GraphProto, arrays: Mapping[str, Constant], metadata: Mapping[str, str], path: Path | None = None
+) -> OnnxFile:
+    """Return a model whose initializers are these float32 arrays, which are neither copied nor written.
+
+    graph: has no initializers. path: the file that the arrays are from; None: they are in memory alone.
+    """
+    model = onnx.ModelProto(ir_version=_IR_VERSION, producer_name="vgg16gpu", graph=graph)
+    model.opset_import.append(onnx.OperatorSetIdProto(version=_OPSET))
+    views = {}
+    for name, array in arrays.items():
+        model.graph.initializer.append(TensorProto(name=name, dims=array.shape, data_type=TensorProto.FLOAT))
+        views[name] = array.view()
+        views[name].flags.writeable = False
+    data = memoryview(model.SerializeToString(deterministic=True))
+    model.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in metadata.items())
+    return OnnxFile(path or _IN_MEMORY, None, model, data, _arrays=views)
+
+
 def _parse(path: Path, data: memoryview) -> onnx.ModelProto:
     try:
         model = normalise(cast(onnx.ModelProto, onnx.ModelProto.FromString(strip_model(data))))
@@ -322,7 +370,20 @@ def _parse(path: Path, data: memoryview) -> onnx.ModelProto:
     return model
 
 
-def _map_file(path: Path) -> memoryview:
+def map_weights(path: Path) -> memoryview:
+    """Return the bytes of a file that is no ONNX file, mapped read-only. Raises ModelError."""
+    named = printable(str(path))
+    try:
+        return map_file(path)
+    except FileNotFoundError as error:
+        raise ModelError(f"{named}: no such file") from error
+    except IsADirectoryError as error:
+        raise ModelError(f"{named}: is a folder; name the file in it") from error
+    except (OSError, ValueError, UnreasonableError) as error:
+        raise ModelError(f"{named}: {_problem(error)}") from error
+
+
+def map_file(path: Path) -> memoryview:
     """The bytes of a regular file, mapped read-only. Raises OSError, ValueError or UnreasonableError."""
     _check_regular(path.stat())  # before it is opened: opening a device can do things
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

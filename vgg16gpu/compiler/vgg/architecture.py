@@ -25,7 +25,9 @@ CONVOLUTIONS: Final = {  # in each of the five blocks; a pool ends each block
 SMALLEST_SIZE, LARGEST_SIZE = 32, 1024  # pixels; five pools leave at least one
 LARGEST_FEATURES = 2**20  # inputs of the first Gemm; the exact calibration holds up to here
 
-EPSILON = 1e-5  # of a BatchNormalization
+VARIANTS: Final = tuple(f"{name}{ending}" for name in CONVOLUTIONS for ending in ("", "_bn"))
+
+EPSILON: Final = 1e-5  # of a BatchNormalization
 
 _BLOCK_WIDTHS = (1, 2, 4, 8, 8)
 _POOLED_SIDE = 7  # what torchvision's adaptive pool makes of any map
@@ -62,7 +64,10 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Vgg:
-    """Which net: see `make_vgg`. Raises ModelError for what cannot be built."""
+    """Which net: see `make_vgg`. Raises ModelError for what cannot be built.
+
+    depth: how many layers of `features` there are, without a classifier, for images of any size; None: the whole net.
+    """
 
     variant: str = "vgg16"
     size: int = 224
@@ -71,13 +76,14 @@ class Vgg:
     width: int = 64
     hidden: int = 4096
     classes: int = 1000
+    depth: int | None = None
 
     def __post_init__(self) -> None:
         if self.variant not in CONVOLUTIONS:
             raise ModelError(f"there is no variant '{self.variant}'; choose one of {', '.join(CONVOLUTIONS)}")
         if not SMALLEST_SIZE <= self.size <= LARGEST_SIZE:
             raise ModelError(f"input size {self.size} is not possible; take {SMALLEST_SIZE} to {LARGEST_SIZE} pixels")
-        for name in ("batch", "width", "hidden", "classes"):
+        for name in ("batch", "width", "hidden", "classes", "depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ModelError(f"{name} is {value}; it must be at least 1")
@@ -110,15 +116,26 @@ class Vgg:
 
     @property
     def input_shape(self) -> tuple[int | str, ...]:
-        """As ONNX declares it; 'batch' stands for any number of images."""
-        return self.batch or "batch", _CHANNELS, self.size, self.size
+        """As ONNX declares it; 'batch' stands for any number of images, 'height' and 'width' for any size."""
+        sides = (self.size, self.size) if self.depth is None else ("height", "width")
+        return self.batch or "batch", _CHANNELS, *sides
+
+    @property
+    def output_shape(self) -> tuple[int | str | None, ...]:
+        """As ONNX declares it; None is open."""
+        if self.depth is None:
+            return self.batch or "batch", self.classes
+        channels = [layer.shape[0] for layer in self.layers if layer.kind == "Conv"]
+        return self.batch or "batch", channels[-1], None, None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """All nodes in order."""
-        return (*self._convolutional(), *self._fully_connected())
+        return (*self.convolutional, *(self._fully_connected() if self.depth is None else ()))
 
-    def _convolutional(self) -> list[Layer]:
+    @property
+    def convolutional(self) -> tuple[Layer, ...]:
+        """The layers of `features`, in order."""
         layers: list[Layer] = []
 
         def add(kind: Kind, shape: tuple[int, ...] = (), window: int = 0) -> None:
@@ -133,7 +150,7 @@ class Vgg:
                     add("BatchNormalization", (channels,))
                 add("Relu")
             add("MaxPool", window=2)
-        return layers
+        return tuple(layers[: self.depth])
 
     def _fully_connected(self) -> tuple[Layer, ...]:
         return (
@@ -155,7 +172,7 @@ class Vgg:
             value = output
         nodes[-1].output[0] = "output"
         inputs = [helper.make_tensor_value_info("input", TensorProto.FLOAT, self.input_shape)]
-        outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, (self.batch or "batch", self.classes))]
+        outputs = [helper.make_tensor_value_info("output", TensorProto.FLOAT, self.output_shape)]
         return helper.make_graph(nodes, "main_graph", inputs, outputs)
 
     def multiply_adds(self) -> int:

@@ -1,0 +1,87 @@
+"""Weights as torch has them, opened as a model: the graph that torch's exporter would write, with these weights."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.compiler.onnx.file import OnnxFile, hold_arrays, map_weights
+from vgg16gpu.compiler.onnx.metadata import PREPROCESS_KEY
+from vgg16gpu.compiler.vgg.hub import hub_file, is_hub_file, is_hub_name
+from vgg16gpu.compiler.vgg.modules import describe, is_module
+from vgg16gpu.compiler.vgg.safetensors import read_safetensors
+from vgg16gpu.compiler.vgg.state_dict import Weights, check_arch, read_weights
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shown import printable, shown
+
+FORMS: Final = "a module of torch, a state dict, the path of a .pth, .pt or .safetensors file, or 'torchvision/vgg16'"
+
+_PICKLED: Final = (".pth", ".pt")
+_SAFE: Final = ".safetensors"
+_INSTALL: Final = "a .pth file is read by torch, which is not installed: pip install torch, or use a .safetensors file"
+_WRITE: Final = "write it with torch.save(net.state_dict(), path)"
+
+
+def is_of_torch(source: Any) -> bool:
+    """Return whether a source of a model is one of `FORMS`: a path by its ending."""
+    if isinstance(source, str | Path):
+        return is_hub_name(source) or Path(source).suffix.lower() in (*_PICKLED, _SAFE)
+    return isinstance(source, Mapping) or is_module(source)
+
+
+def open_weights(source: Any, arch: str | None = None) -> OnnxFile:
+    """Open one of `FORMS` as a model.
+
+    arch: vgg11, vgg11_bn, ... vgg19_bn; None: as the names of the tensors have it. Weights of float32 in memory, and in
+    a .safetensors file, are not copied. Raises ModelError, in one line, and InputError for what is none of `FORMS`.
+    """
+    check_arch(arch)
+    if not is_of_torch(source):
+        raise InputError(f"the weights are {shown(source)}; give {FORMS}")
+    path = None
+    if isinstance(source, str | Path):
+        path = hub_file(str(source)) if is_hub_name(source) else Path(source)
+    try:
+        weights = _read(source if path is None else path, arch)
+    except ModelError as error:
+        where = printable(str(path))
+        if path is None or str(error).startswith(where):
+            raise
+        raise ModelError(f"{where}: {error}") from error
+    return hold_arrays(weights.net.graph(), weights.arrays, _metadata(path), path)
+
+
+def _read(source: Any, arch: str | None) -> Weights:
+    if is_module(source):
+        described = describe(source, arch)
+        return read_weights(described.state, described.arch, described.depth)
+    if isinstance(source, Path):
+        source = read_safetensors(source) if source.suffix.lower() == _SAFE else _unpickled(source)
+    return read_weights(source, arch)
+
+
+def _unpickled(path: Path) -> Mapping[Any, Any]:
+    """Return the state dict of a .pth file, read by torch without running what is in it; mapped where that can be."""
+    map_weights(path)  # says what is wrong with the file itself
+    try:
+        import torch  # noqa: PLC0415 - only this needs it
+    except ImportError as error:
+        raise ModelError(_INSTALL) from error
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # a damaged file raises whatever its pickle leads to
+        reason = printable((str(error).splitlines() or [type(error).__name__])[0])[:200]
+        raise ModelError(f"torch cannot read it as weights alone ({reason}); {_WRITE}") from error
+    if not isinstance(found, Mapping):
+        raise ModelError(f"it holds {shown(found)}; {_WRITE}")
+    return found
+
+
+def _metadata(path: Path | None) -> Mapping[str, str]:
+    """Return what is known of torchvision's own weights: what is done to pictures."""
+    if path is None or not is_hub_file(path):
+        return {}
+    return {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
