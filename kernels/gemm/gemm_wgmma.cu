@@ -140,9 +140,9 @@ struct Fragment {
       float a = v.x * scale[i % 2], b = v.y * scale[i % 2];
       UNROLL
       for (int p = 0; p < WEIGHT_PARTS; p++) {
-        const __half2 taken = __floats2half2_rn(a, b);
-        part[p][i] = bits_of(taken);
-        a -= __low2float(taken), b -= __high2float(taken);
+        const Half2 taken = nearest_half2(a, b);
+        part[p][i] = taken.bits;
+        a -= low_of(taken), b -= high_of(taken);
       }
     }
   }
@@ -301,7 +301,7 @@ DEVICE void record_images(uint32_t (&largest)[COLUMNS], const Output& out) {
     for (int distance = 4; distance < 32; distance *= 2)
       largest[c] = larger_magnitudes(largest[c], __shfl_xor_sync(0xffffffffu, largest[c], distance));
     const int n = blockIdx.x * TILE_N + 8 * c + lane % 4 * 2 + lane / 4;
-    const float magnitude = lane < 4 ? __low2float(half2_of(largest[c])) : __high2float(half2_of(largest[c]));
+    const float magnitude = lane < 4 ? low_of(Half2{largest[c]}) : high_of(Half2{largest[c]});
     if (lane < 8 && n < out.N)
       atomicMax(out.maxima + static_cast<long long>(n) * out.maxima_stride, __float_as_uint(magnitude));
   }

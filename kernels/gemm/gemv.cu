@@ -105,7 +105,7 @@ DEVICE void unpack(float (&values)[COUNT], const uint32_t (&words)[WORDS]) {
     else if constexpr (ELEMENT == BF16)
       values[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000);
     else
-      values[i] = i % 2 == 0 ? __low2float(half2_of(words[i / 2])) : __high2float(half2_of(words[i / 2]));
+      values[i] = i % 2 == 0 ? low_of(Half2{words[i / 2]}) : high_of(Half2{words[i / 2]});
   }
 }
 
@@ -267,14 +267,13 @@ DEVICE unsigned store_value(void* out, float value, float scale, int pitch, int 
   if constexpr (OUTPUT == F32) {
     static_cast<float*>(out)[o] = value;
   } else if constexpr (OUTPUT == BF16) {
-    static_cast<__nv_bfloat16*>(out)[o] = __float2bfloat16_rn(value);
+    static_cast<uint16_t*>(out)[o] = bfloat_bits(value);
   } else if constexpr (OUTPUT == F16 || OUTPUT == F16_PAIR) {
     const float scaled = OUTPUT == F16 ? value : value * scale;
-    const __half hi = __float2half_rn(scaled);
-    static_cast<__half*>(out)[o] = hi;
-    if constexpr (OUTPUT == F16_PAIR)
-      static_cast<__half*>(out)[pitch + o] = __float2half_rn(scaled - __half2float(hi));
-    return __float_as_uint(fabsf(__half2float(hi)));
+    const uint16_t hi = half_bits(scaled);
+    static_cast<uint16_t*>(out)[o] = hi;
+    if constexpr (OUTPUT == F16_PAIR) static_cast<uint16_t*>(out)[pitch + o] = half_bits(scaled - float_of_half(hi));
+    return __float_as_uint(fabsf(float_of_half(hi)));
   } else {
     const int lowest = OUTPUT == U8 ? 0 : -128, highest = OUTPUT == U8 ? 255 : 127;
     static_cast<int8_t*>(out)[o] = static_cast<int8_t>(min(max(__float2int_rn(value * scale), lowest), highest));

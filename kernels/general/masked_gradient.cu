@@ -235,11 +235,12 @@ __device__ __forceinline__ int first_maximum(const Operand<MAP_STRIDES>& x, int 
   return first;
 }
 
-__device__ __forceinline__ void store(void* out, long long at, const float (&v)[VECTOR]) {
-  if constexpr (VECTOR == 1)
+template <int LENGTH>
+__device__ __forceinline__ void store(void* out, long long at, const float (&v)[LENGTH]) {
+  if constexpr (LENGTH == 1)
     StoredElement<OUT>::store(out, at, 0, v[0]);
   else
-    PackedValues<OUT, VECTOR>(v, nullptr).store(out, at, VECTOR);
+    PackedValues<OUT, LENGTH>(v, nullptr).store(out, at, LENGTH);
 }
 
 // VECTOR channels of the pixels of a thread, the first of which lies in the map; gives the largest magnitude.

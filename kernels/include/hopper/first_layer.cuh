@@ -123,17 +123,17 @@ DEVICE void make_cell(const float (&v)[4], float scale, uint32_t (&cell)[PARTS][
     for (int h = 0; h < 2; h++) {
       const float a = v[2 * h], b = v[2 * h + 1];
       if constexpr (ELEMENT == F16) {
-        cell[0][h] = bits_of(__floats2half2_rn(a, b));
+        cell[0][h] = nearest_half2(a, b).bits;
       } else if constexpr (ELEMENT == BF16) {
-        cell[0][h] = bits_of(__floats2bfloat162_rn(a, b));
+        cell[0][h] = nearest_bfloat2(a, b).bits;
       } else {
         float rest[2] = {a * scale, b * scale};
         UNROLL
         for (int part = 0; part < PARTS; part++) {
-          const __half2 taken = __floats2half2_rn(rest[0], rest[1]);
-          cell[part][h] = bits_of(taken);
-          rest[0] -= __low2float(taken);
-          rest[1] -= __high2float(taken);
+          const Half2 taken = nearest_half2(rest[0], rest[1]);
+          cell[part][h] = taken.bits;
+          rest[0] -= low_of(taken);
+          rest[1] -= high_of(taken);
         }
       }
     }
@@ -188,9 +188,9 @@ struct Pixels {
 // The next part of a weight; of a float32 the rest stays.
 DEVICE Word take_part(Word weight) { return weight; }
 DEVICE Word take_part(float& rest) {
-  const __half part = __float2half_rn(rest);
-  rest -= __half2float(part);
-  return __half_as_ushort(part);
+  const uint16_t part = half_bits(rest);
+  rest -= float_of_half(part);
+  return part;
 }
 
 // The weights of 64 output channels from memory into shared memory, by 128 threads: piece kh * 2 + q of a part holds

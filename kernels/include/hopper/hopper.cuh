@@ -4,11 +4,10 @@
 #pragma once
 
 #include <cuda.h>  // CUtensorMap
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include "common.cuh"
 #include "early_start.cuh"
+#include "half.cuh"
 #include "wgmma.cuh"
 
 #define DEVICE __device__ __forceinline__

@@ -67,11 +67,6 @@ DEVICE float smaller(float a, float b) {
 }
 #endif
 
-DEVICE uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
-DEVICE uint32_t bits_of(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
-DEVICE __half2 half2_of(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
-DEVICE __nv_bfloat162 bfloat2_of(uint32_t bits) { return *reinterpret_cast<const __nv_bfloat162*>(&bits); }
-
 // An Activation as maxima and minima, of two values of 16 bits at once, too. NaN stays.
 struct Limits {
   float floor;  // no value is below: ReLU's 0 or minus infinity
@@ -80,17 +75,17 @@ struct Limits {
 
   DEVICE explicit Limits(Activation activation) : floor(activation.low), ceiling(activation.high) {}
   DEVICE float operator()(float v) const { return smaller(larger(v, floor), ceiling); }
-  DEVICE __half2 operator()(__half2 v) const {
-    return __hmin2_nan(__hmax2_nan(v, __float2half2_rn(floor)), __float2half2_rn(ceiling));
+  DEVICE Half2 operator()(Half2 v) const {
+    return smaller(larger(v, nearest_half2(floor)), nearest_half2(ceiling));
   }
-  DEVICE __nv_bfloat162 operator()(__nv_bfloat162 v) const {
-    return __hmin2_nan(__hmax2_nan(v, __float2bfloat162_rn(floor)), __float2bfloat162_rn(ceiling));
+  DEVICE Bfloat2 operator()(Bfloat2 v) const {
+    return smaller(larger(v, nearest_bfloat2(floor)), nearest_bfloat2(ceiling));
   }
 #else
   DEVICE explicit Limits(Activation activation) : floor(activation.is_relu ? 0.0f : __int_as_float(0xff800000)) {}
   DEVICE float operator()(float v) const { return larger(v, floor); }
-  DEVICE __half2 operator()(__half2 v) const { return __hmax2_nan(v, __float2half2_rn(floor)); }
-  DEVICE __nv_bfloat162 operator()(__nv_bfloat162 v) const { return __hmax2_nan(v, __float2bfloat162_rn(floor)); }
+  DEVICE Half2 operator()(Half2 v) const { return larger(v, nearest_half2(floor)); }
+  DEVICE Bfloat2 operator()(Bfloat2 v) const { return larger(v, nearest_bfloat2(floor)); }
 #endif
 };
 
@@ -124,18 +119,18 @@ struct Finish {
       for (int h = 0; h < 2; h++) {  // rounding first saves half of the instructions of limits and changes nothing
         const float a = sum[2 * h] + bias[h], b = sum[2 * h + 1] + bias[h];
         if constexpr (STORED == F16)
-          items[0][h] = bits_of(limits(__floats2half2_rn(a, b)));
+          items[0][h] = limits(nearest_half2(a, b)).bits;
         else
-          items[0][h] = bits_of(limits(__floats2bfloat162_rn(a, b)));
+          items[0][h] = limits(nearest_bfloat2(a, b)).bits;
       }
     } else if constexpr (STORED == F16_PAIR) {
       UNROLL
       for (int h = 0; h < 2; h++) {
         const float a = limits(fmaf(sum[2 * h], dequant[h], bias[h])) * scale[h];
         const float b = limits(fmaf(sum[2 * h + 1], dequant[h], bias[h])) * scale[h];
-        const __half2 hi = __floats2half2_rn(a, b);
-        items[0][h] = bits_of(hi);
-        items[1][h] = bits_of(__floats2half2_rn(a - __low2float(hi), b - __high2float(hi)));
+        const Half2 hi = nearest_half2(a, b);
+        items[0][h] = hi.bits;
+        items[1][h] = nearest_half2(a - low_of(hi), b - high_of(hi)).bits;
       }
     } else {
       uint32_t q[4];
@@ -227,7 +222,7 @@ DEVICE uint32_t halves_before(int count, int first) {
 }
 
 DEVICE uint32_t larger_magnitudes(uint32_t largest, uint32_t items, uint32_t mask = MAGNITUDES) {
-  return bits_of(__hmax2_nan(half2_of(largest), half2_of(items & mask)));
+  return larger(Half2{largest}, Half2{items & mask}).bits;
 }
 
 DEVICE uint32_t larger_magnitudes(uint32_t largest, const uint4& items) {
@@ -238,7 +233,7 @@ DEVICE uint32_t larger_magnitudes(uint32_t largest, const uint4& items) {
 // Add a warp's maxima to the image's: the bits of a float, which order as integers do. One atomic operation a warp.
 DEVICE void record_largest(uint32_t largest, unsigned* maximum) {
   const unsigned half_bits = __reduce_max_sync(0xffffffffu, max(largest & 0xffff, largest >> 16));
-  if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_uint(__half2float(__ushort_as_half(half_bits))));
+  if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_uint(float_of_half(static_cast<uint16_t>(half_bits))));
 }
 
 // ---- A 2x2 pool of staged tiles, for kernels whose threads do not hold whole windows. Finishing keeps the order, so
@@ -254,8 +249,8 @@ DEVICE uint4& staged_piece(uint32_t tile, int pixel, int piece) {
 template <int STORED>
 DEVICE uint32_t larger_items(uint32_t a, uint32_t b) {
   static_assert(STORED != F16_PAIR, "the larger pair is not the larger of each half");
-  if constexpr (STORED == F16) return bits_of(__hmax2_nan(half2_of(a), half2_of(b)));
-  if constexpr (STORED == BF16) return bits_of(__hmax2_nan(bfloat2_of(a), bfloat2_of(b)));
+  if constexpr (STORED == F16) return larger(Half2{a}, Half2{b}).bits;
+  if constexpr (STORED == BF16) return larger(Bfloat2{a}, Bfloat2{b}).bits;
   return STORED == U8 ? __vmaxu4(a, b) : __vmaxs4(a, b);
 }
 template <int STORED>
