@@ -20,6 +20,10 @@
 #define WIDE_VECTORS  // these two: see cpu_shim.h
 #define VECTOR_FLOATS 4
 
+#ifdef __CUDACC_RTC__  // it has no math.h, from where nvcc has this
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
 #else
 
 #include "cpu_shim.h"

@@ -29,6 +29,8 @@ CPU_MACHINE = Machine(
     toolkits=(),
     toolkit_problem="",
     bindings=Bindings(pycuda_problem="No module named 'pycuda'", cuda_bindings_problem="No module named 'cuda'"),
+    nvrtc="",
+    package="pycuda",
     compiler="/usr/bin/g++: g++ 12.2.0",
     compiler_problem="",
     processor="some processor, 2 cores",
@@ -98,6 +100,17 @@ def test_each_fault_is_named_alone_with_its_remedy(changes, name, found, remedy)
     check = checks(GPU_MACHINE, **changes)[name]
     assert found in check.found
     assert remedy in check.remedy
+
+
+def test_a_card_without_compilers():
+    bindings = Bindings(pycuda_problem="No module named 'pycuda'", cuda_bindings="13.0.3")
+    nothing = {"toolkits": (), "bindings": bindings, "compiler": "", "compiler_problem": "none"}
+    machine = dataclasses.replace(GPU_MACHINE, package="bindings", nvrtc="NVRTC 13.0 at /lib/libnvrtc.so.13", **nothing)
+    assert wrong(machine) == []
+    found = checks(machine)
+    assert found["PyCUDA"].found.endswith("NVRTC compiles (PyCUDA is not installed)")
+    assert found["CUDA toolkit"].found == "not needed: NVRTC 13.0 at /lib/libnvrtc.so.13 compiles"
+    assert wrong(machine, nvrtc="") == ["CUDA toolkit"]
 
 
 @pytest.mark.every_case

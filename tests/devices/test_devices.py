@@ -136,6 +136,7 @@ def test_auto_with_a_gpu_but_nothing_to_compile_with(monkeypatch, opened, cached
     if cached:
         KernelCache("cuda").fetch(["another kernel"], ".cubin", lambda path: path.write_bytes(b"\x7fELF"))
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda _: None)
     reason = falls_back(opened)
     assert "nvcc" in reason
     assert "CUDA_HOME" in reason
@@ -145,6 +146,7 @@ def test_auto_with_a_gpu_but_nothing_to_compile_with(monkeypatch, opened, cached
 def test_auto_without_nvcc_takes_a_gpu_whose_kernels_are_cached(monkeypatch):
     assert open_device("auto")[0].built == ["transfer"]
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda _: None)
     assert open_device("auto")[0].facts.name == "GPU 0"
 
 

@@ -22,6 +22,8 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal
 from vgg16gpu.devices.cpu.compiler import cpu_name, find_compiler
+from vgg16gpu.devices.cuda.driver import VARIABLE, chosen_package
+from vgg16gpu.devices.cuda.nvrtc import find_nvrtc
 from vgg16gpu.devices.cuda.probe import (
     Bindings,
     Driver,
@@ -85,6 +87,8 @@ class Machine:
     toolkits: tuple[Toolkit, ...]  # the first one is used
     toolkit_problem: str  # of the first one
     bindings: Bindings
+    nvrtc: str  # its version and place, or ""
+    package: str  # which drives cards: pycuda or bindings
     compiler: str  # command and version, or "" with the problem
     compiler_problem: str
     processor: str
@@ -125,6 +129,8 @@ def survey(device: str = "auto") -> Machine:
         toolkits=toolkits,
         toolkit_problem=toolkit_problem(toolkits[0], driver) if toolkits else "",
         bindings=probe_bindings(),
+        nvrtc=_nvrtc(driver),
+        package=_package(),
         compiler=compiler,
         compiler_problem=compiler_problem,
         processor=f"{cpu_name()}, {usable_cores()} cores",
@@ -141,6 +147,23 @@ def survey(device: str = "auto") -> Machine:
 def toolkit_problem(toolkit: Toolkit, driver: Driver | None) -> str:
     """Why a toolkit cannot compile kernels here, or ""."""
     return (objection(toolkit, driver, linked=False) if driver else "") or compile_problem(toolkit)
+
+
+def _nvrtc(driver: Driver | None) -> str:
+    """Describe the NVRTC that would compile, or return "" where there is none that works."""
+    found = find_nvrtc(driver.version[0] if driver else None)
+    try:
+        return f"NVRTC {dotted(found.version)} at {found.library}" if found else ""
+    except Error:
+        return ""
+
+
+def _package() -> str:
+    """Return the package that drives cards; where VGG16GPU_CUDA is wrong the trial of the device says so."""
+    try:
+        return chosen_package()
+    except Error:
+        return "pycuda"
 
 
 def _compiler() -> tuple[str, str]:
@@ -255,6 +278,8 @@ def kernel_families(gpu: Gpu, *, tensor_maps: bool) -> tuple[str, ...]:
 
 
 def _toolkit(machine: Machine) -> Check:
+    if machine.nvrtc and (machine.package == "bindings" or not machine.toolkits):
+        return Check("CUDA toolkit", State.OK, f"not needed: {machine.nvrtc} compiles")
     if machine.toolkits and not machine.toolkit_problem:
         return Check("CUDA toolkit", State.OK, f"{machine.toolkits[0]}; {machine.toolkits[0].nvcc} compiles")
     if machine.toolkits:
@@ -271,6 +296,9 @@ def _toolkit(machine: Machine) -> Check:
 
 def _pycuda(machine: Machine) -> Check:
     state = machine.bindings
+    if machine.package == "bindings":
+        why = f"chosen by {VARIABLE}" if state.pycuda else "PyCUDA is not installed"
+        return Check("PyCUDA", State.OK, f"not used: cuda-bindings drives the card, NVRTC compiles ({why})")
     if not state.pycuda:
         return _missing_package("PyCUDA", machine, state.pycuda_problem)
     found = f"{state.pycuda}, built for CUDA {state.built_for}"
@@ -297,6 +325,8 @@ def _missing_package(name: str, machine: Machine, problem: str) -> Check:
 def _cpp(machine: Machine) -> Check:
     if machine.compiler:
         return Check("C++ compiler", State.OK, machine.compiler)
+    if machine.package == "bindings" and machine.trial.device == "cuda":
+        return Check("C++ compiler", State.ABSENT, "none: only the cpu device and PyCUDA's installation need one")
     return Check("C++ compiler", State.WRONG, machine.compiler_problem, "apt install g++, or dnf install gcc-c++")
 
 

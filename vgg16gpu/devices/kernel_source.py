@@ -17,7 +17,7 @@ SUFFIXES = (".cu", ".cuh", ".h")
 
 _HEADER_SUFFIXES = (".cuh", ".h")
 _HEADERS = "include"  # the folder of most headers
-_NAMED = ("cpu", "plain")  # folders that are part of the names of what lies in them
+_NAMED = ("cpu", "nvrtc", "plain")  # folders that are part of the names of what lies in them
 
 _added: list[Path] = []
 

@@ -93,6 +93,7 @@ def test_headers_are_in_the_key(runs, unit, monkeypatch, tmp_path):
 def test_without_nvcc_the_cache_serves(unit, monkeypatch):
     first = compile_one(unit)
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda _: None)
     assert compile_one(unit) == first
     with pytest.raises(KernelError, match=r"no nvcc.*CUDA_HOME.*PATH.*cuda_setup"):
         compile_one(Unit(unit.source))

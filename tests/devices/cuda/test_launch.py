@@ -10,9 +10,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from vgg16gpu.devices.base import KernelResources
-from vgg16gpu.devices.cuda import context as cuda_context
+from vgg16gpu.devices.cuda import driver as cuda_driver
 from vgg16gpu.devices.cuda.compiler import Unit
-from vgg16gpu.devices.cuda.context import import_problem, pick_card
+from vgg16gpu.devices.cuda.context import pick_card
+from vgg16gpu.devices.cuda.driver import import_problem
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
@@ -206,14 +207,15 @@ def test_why_pycuda_does_not_load(error, problem):
 
 def test_a_pycuda_without_what_it_depends_on_is_said_when_the_gpu_is_opened(monkeypatch, tmp_path):
     """An installation that broke off leaves one whose driver module loads, and whose compiler does not."""
-    monkeypatch.setattr(cuda_context.ctypes, "CDLL", lambda _: None)
+    monkeypatch.setattr(cuda_driver.ctypes, "CDLL", lambda _: None)
     package = ModuleType("pycuda")
     package.__path__, package.driver = [str(tmp_path)], ModuleType("pycuda.driver")
     (tmp_path / "compiler.py").write_text("import pytools_that_is_missing")
+    monkeypatch.setenv(cuda_driver.VARIABLE, "pycuda")
     monkeypatch.setitem(sys.modules, "pycuda", package)
     monkeypatch.setitem(sys.modules, "pycuda.driver", package.driver)
     with pytest.raises(DeviceError, match=r"does not load: .*pytools_that.*cuda_setup installs what is missing"):
-        cuda_context.load_pycuda()
+        cuda_driver.load_driver()
 
 
 @pytest.mark.parametrize(

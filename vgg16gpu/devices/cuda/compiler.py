@@ -1,4 +1,4 @@
-"""From kernel sources to cubins for one architecture: nvcc through PyCUDA, and the kernel cache in front of it."""
+"""From kernel sources to cubins for one architecture: nvcc by PyCUDA, or NVRTC; the kernel cache in front of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 
 from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.devices.cuda.probe import nvcc_candidates, run_quietly
+from vgg16gpu.devices.cuda.driver import chosen_package
+from vgg16gpu.devices.cuda.nvrtc import PACKAGES, Nvrtc, find_nvrtc
+from vgg16gpu.devices.cuda.probe import driver_major, nvcc_candidates, run_quietly
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.stages import tell_compiling
 from vgg16gpu.errors import KernelError
@@ -24,9 +26,12 @@ FLAGS = (
     "-O3",
     "-Wno-deprecated-gpu-targets",  # nvcc would say so each time, and PyCUDA would warn of that
 )
+NVRTC_FLAGS = ("-std=c++17", "--fmad=false", "-default-device")  # it optimises fully anyhow
 NO_NVCC = (
     "no nvcc to compile the kernels: set CUDA_HOME or put nvcc on PATH, or install one: python -m vgg16gpu.cuda_setup"
 )
+
+NO_NVRTC = "no NVRTC to compile the kernels: python -m pip install {} (or have torch with CUDA, which brings it)"
 
 _log = logging.getLogger(__name__)
 _SUFFIX = ".cubin"
@@ -77,8 +82,63 @@ def compiler_identity(nvcc: Path) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
+@dataclass(frozen=True)
+class Nvcc:
+    """nvcc, called by PyCUDA."""
+
+    place: Path
+
+    @property
+    def identity(self) -> str:
+        """What changes when it does."""
+        return compiler_identity(self.place)
+
+    def compile(self, unit: Unit, arch: str) -> bytes:
+        """Return the cubin. Raises KernelError."""
+        return _run_nvcc(self.place, unit, arch)
+
+
+@dataclass(frozen=True)
+class NvrtcBackend:
+    """NVRTC, with stand-ins of the headers that it lacks."""
+
+    library: Nvrtc
+
+    @property
+    def place(self) -> Path:
+        """Where the library is."""
+        return self.library.library
+
+    @property
+    def identity(self) -> str:
+        """What changes when it does."""
+        return hashlib.sha256(self.library.identity.encode(errors="surrogateescape")).hexdigest()[:32]
+
+    def compile(self, unit: Unit, arch: str) -> bytes:
+        """Return the cubin. Raises KernelError."""
+        path = kernel_source.source_path(unit.source)
+        folders = dict.fromkeys((kernel_source.kernel_dir() / "nvrtc", path.parent, *kernel_source.include_dirs()))
+        options = [*NVRTC_FLAGS, *(f"-I{folder}" for folder in folders), *unit.options]
+        return self.library.compile(kernel_source.read_source(unit.source), str(path), options, arch, str(unit))
+
+
+def find_backend() -> Nvcc | NvrtcBackend | None:
+    """Return the compiler: nvcc where PyCUDA drives and there is one, else NVRTC. None if there is neither."""
+    if chosen_package() == "pycuda" and (nvcc := find_nvcc()):
+        return Nvcc(nvcc)
+    library = find_nvrtc(driver_major())
+    return NvrtcBackend(library) if library else None
+
+
+def missing_compiler() -> str:
+    """Say which compiler is missing, and what to do."""
+    if chosen_package() == "pycuda":
+        return NO_NVCC
+    return NO_NVRTC.format(PACKAGES.get(driver_major() or 0, PACKAGES[max(PACKAGES)]))
+
+
 class CubinCompiler:
-    """Cubins for one architecture, from the cache or from nvcc. Touches no GPU; may be used from any thread."""
+    """Cubins for one architecture, from the cache or a compiler. Touches no GPU; may be used from any thread."""
 
     def __init__(self, compute_capability: tuple[int, int]) -> None:
         self.arch = architecture(compute_capability)
@@ -88,7 +148,7 @@ class CubinCompiler:
     def cubins(self, units: Iterable[Unit]) -> dict[Unit, bytes]:
         """The cubin of each unit; what is missing is compiled in parallel.
 
-        Raises KernelError with the compiler's message, or if something is missing and there is no nvcc.
+        Raises KernelError with the compiler's message, or if something is missing and there is no compiler.
         """
         keys = {unit: self._key(unit) for unit in units}
         # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
@@ -104,13 +164,22 @@ class CubinCompiler:
                 raise
         return {unit: made[unit] if cubin is None else cubin for unit, cubin in cubins.items()}
 
+    @property
+    def name(self) -> str | None:
+        """The compiler at hand, for messages; None if there is none."""
+        return str(self._backend.place) if self._backend else None
+
     @cached_property
-    def _nvcc(self) -> Path | None:
-        return find_nvcc()
+    def _backend(self) -> Nvcc | NvrtcBackend | None:
+        return find_backend()
 
     @cached_property
     def _identity(self) -> bytes | None:
-        return compiler_identity(self._nvcc).encode() if self._nvcc else None
+        return self._backend.identity.encode() if self._backend else None
+
+    @cached_property
+    def _takes_any(self) -> bool:
+        return not isinstance(self._backend, Nvcc) and chosen_package() == "pycuda"
 
     def _header_parts(self, folders: tuple[Path, ...]) -> tuple[bytes, ...]:
         if folders not in self._headers:
@@ -132,16 +201,19 @@ class CubinCompiler:
         return found.content.rpartition(_MARK)[0]
 
     def _is_ours(self, content: bytes) -> bool:
-        """Whether an entry is by the compiler at hand. Without one every entry is welcome, so it is not in the key."""
+        """Tell whether an entry is by the compiler at hand.
+
+        Where PyCUDA has no nvcc every entry is welcome, so the compiler is not in the key.
+        """
         cubin, _, identity = content.rpartition(_MARK)
-        return cubin.startswith(_ELF) and self._identity in (None, identity)
+        return cubin.startswith(_ELF) and (self._takes_any or self._identity == identity)
 
     def _compile(self, unit: Unit, target: Path) -> None:
-        if self._nvcc is None or self._identity is None:
-            raise KernelError(NO_NVCC)
+        if self._backend is None or self._identity is None:
+            raise KernelError(missing_compiler())
         _log.info("compiling %s for %s", unit, self.arch)
         # What follows the ELF image is invisible to the driver and to cuobjdump: an entry stays a cubin for everyone.
-        target.write_bytes(_run_nvcc(self._nvcc, unit, self.arch) + _MARK + self._identity)
+        target.write_bytes(self._backend.compile(unit, self.arch) + _MARK + self._identity)
 
 
 def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:

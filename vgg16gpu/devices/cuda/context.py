@@ -1,4 +1,4 @@
-"""PyCUDA and its primary context: opening, making it current in any thread, and giving everything back.
+"""A card's primary context: opening, making it current in any thread, and giving everything back.
 
 A context is current to a thread, not to the process, and PyCUDA frees things only while theirs is current. So each use
 of it happens inside an `Activation`, and `Held.release` frees everything by name instead of leaving it to references.
@@ -7,16 +7,13 @@ of it happens inside an `Activation`, and `Held.release` frees everything by nam
 from __future__ import annotations
 
 import ctypes
-import importlib
-import re
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +21,10 @@ from vgg16gpu.devices import tile_tables
 from vgg16gpu.devices.base import Bytes, Stream
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.driver import CudaDriver
 from vgg16gpu.devices.cuda.host_memory import host_address, register, unregister
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
-from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Kernel
@@ -37,45 +34,9 @@ CHUNKS = 2  # the host fills one while the other is on its way
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: torch's default stream neither waits for ours nor holds it up
 
-PyCuda: TypeAlias = Any  # pycuda.driver, which has no annotations
 
-
-def load_pycuda() -> PyCuda:
-    """pycuda.driver, initialised. Raises DeviceError with one line on what is missing and what to do."""
-    try:
-        ctypes.CDLL(DRIVER_LIBRARY)
-    except OSError as error:
-        raise DeviceError(f"no NVIDIA driver ({DRIVER_LIBRARY}) found") from error
-    try:
-        with stage("import of PyCUDA"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyCUDA warns before it raises
-            from pycuda import driver  # noqa: PLC0415 - only who opens a GPU pays, and needs it
-
-            importlib.import_module("pycuda.compiler")  # used later; what it needs may be missing, which is said now
-    except ImportError as error:
-        raise DeviceError(import_problem(error)) from error
-    try:
-        with stage("driver"):
-            driver.init()
-    except driver.Error as error:
-        raise DeviceError(f"the NVIDIA driver does not start: {error}") from error
-    return driver
-
-
-def import_problem(error: ImportError) -> str:
-    """Why PyCUDA cannot be imported, and what to do."""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pycuda":
-        return "PyCUDA is not installed (python -m vgg16gpu.cuda_setup installs what fits the driver)"
-    if re.search(r"undefined symbol: cu[A-Z]", str(error)):
-        return (
-            f"PyCUDA is there but the NVIDIA driver is too old for it ({error}); "
-            "update the driver, or build PyCUDA to fit it: python -m vgg16gpu.cuda_setup"
-        )
-    return f"PyCUDA does not load: {error} (python -m vgg16gpu.cuda_setup installs what is missing)"
-
-
-def pick_card(driver: PyCuda, ordinal: int) -> Any:
-    """The pycuda.driver.Device of this number. Raises DeviceError, saying how many there are."""
+def pick_card(driver: CudaDriver, ordinal: int) -> Any:
+    """The Device of this number. Raises DeviceError, saying how many there are."""
     count = driver.Device.count()
     if count == 0:
         raise DeviceError("the NVIDIA driver sees no GPU")
@@ -87,7 +48,7 @@ def pick_card(driver: PyCuda, ordinal: int) -> Any:
     return driver.Device(ordinal)
 
 
-def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
+def read_facts(driver: CudaDriver, card: Any, *, tensor_maps: bool) -> DeviceFacts:
     """What the planner may know of a card. Its context must be current."""
     attribute = driver.device_attribute
     free, total = driver.mem_get_info()
@@ -140,8 +101,8 @@ class Held:
     Every method but `release` needs the context to be current.
     """
 
-    driver: PyCuda
-    context: Any  # pycuda.driver.Context; None when all is given back
+    driver: CudaDriver
+    context: Any  # the driver's Context; None when all is given back
     stream: Any = None  # that of Stream.COMPUTE
     streams: dict[Stream, Any] = field(default_factory=dict)  # the CUDA stream of each
     others: list[Any] = field(default_factory=list)  # streams that other libraries work on

@@ -1,6 +1,6 @@
-"""The GPU, through PyCUDA: its primary context, streams, pinned buffers, CUDA graphs where possible.
+"""The GPU, through PyCUDA or cuda-bindings (`driver`): its primary context, streams, pinned buffers, CUDA graphs.
 
-PyCUDA is imported when a device is opened, not before.
+Either is imported when a device is opened, not before.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from vgg16gpu.devices.base import (
     step_by_step,
 )
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel, transfer_step
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit, find_nvcc
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
 from vgg16gpu.devices.cuda.context import (
     CHUNK_NBYTES,
     Activation,
     Held,
-    load_pycuda,
     pick_card,
     read_facts,
 )
+from vgg16gpu.devices.cuda.driver import load_driver, load_module
 from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
 from vgg16gpu.devices.cuda.host_memory import as_bytes, goes_by_kernel, host_address
@@ -56,7 +56,7 @@ class CudaDevice:
     """
 
     def __init__(self, ordinal: int = 0) -> None:
-        driver = load_pycuda()
+        driver = load_driver()
         card = pick_card(driver, ordinal)
         try:
             self._bindings = load_bindings()  # before the context, which may be on its way in another thread
@@ -278,15 +278,13 @@ class CudaDevice:
         return Activation(self._held, failure)
 
     def _load(self, kernel: Kernel, unit: Unit, cubin: bytes) -> BuiltKernel:
-        from vgg16gpu.devices.cuda.module import CachedModule  # noqa: PLC0415 - needs PyCUDA to import
-
         held = self._held
         try:
             if unit not in held.modules:
-                held.modules[unit] = CachedModule(cubin)
+                held.modules[unit] = load_module(held.driver, cubin)
         except held.driver.Error as error:
-            nvcc = find_nvcc() or "the nvcc that compiled it"
-            raise KernelError(f"{unit} does not load: {error}; is {nvcc} newer than the driver?") from error
+            compiler = self._compiler.name or "the compiler that made it"
+            raise KernelError(f"{unit} does not load: {error}; is {compiler} newer than the driver?") from error
         try:
             function = held.modules[unit].get_function(kernel.name)
         except held.driver.Error as error:

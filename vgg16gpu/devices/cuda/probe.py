@@ -95,6 +95,16 @@ def probe_driver(library: str = DRIVER_LIBRARY) -> Driver | None:
     return Driver((number.value // 1000, number.value % 1000 // 10), _loaded_path(library), gpus, problem)
 
 
+def driver_major(library: str = DRIVER_LIBRARY) -> int | None:
+    """Return the major version of CUDA that the driver runs; None without one. Touches no card."""
+    number = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else number.value // 1000
+
+
 def _probe_gpus(cuda: ctypes.CDLL) -> tuple[tuple[Gpu, ...], str]:
     code = cuda.cuInit(0)
     if code:

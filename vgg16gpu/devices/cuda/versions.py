@@ -14,17 +14,15 @@ from vgg16gpu.devices.cuda.probe import dotted, run_quietly
 
 
 def cuda_versions(driver: Any) -> Mapping[str, str]:
-    """What pycuda.driver, the packages and nvcc (which is started) say. "none" is not there, "unknown" does not say."""
-    import pycuda  # noqa: PLC0415 - whoever has its driver module has it
-
+    """What the driver, the packages and nvcc (which is started) say. "none" is not there, "unknown" does not say."""
     newest = driver.get_driver_version()
     major, minor, _ = driver.get_version()
     return {
         "driver": _driver_release(),
         "driver_cuda": dotted((newest // 1000, newest % 1000 // 10)),
-        "cuda": dotted((major, minor)),  # that PyCUDA was built with
-        "pycuda": pycuda.VERSION_TEXT,
-        "cuda_bindings": _bindings_version(),
+        "cuda": dotted((major, minor)),  # that PyCUDA or cuda-bindings was built with
+        "pycuda": _version("pycuda"),
+        "cuda_bindings": _version("cuda-bindings"),
         "nvcc": _nvcc_release(),
     }
 
@@ -37,9 +35,9 @@ def _driver_release() -> str:
     return "unknown"
 
 
-def _bindings_version() -> str:
+def _version(package: str) -> str:
     try:
-        return version("cuda-bindings")
+        return version(package)
     except PackageNotFoundError:
         return "none"
 
