@@ -82,7 +82,7 @@ def test_a_window_that_is_full_of_lost_rows(
 def test_a_process_that_does_not_stop_is_ended(
     narrow_model: Path, pictures: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeding, "PATIENCE", 0.1)
+    monkeypatch.setattr(feeding, "PATIENCE", 0.5)
 
     def stand_still() -> None:
         while not threads[0].is_killed:
