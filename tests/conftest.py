@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cache
@@ -63,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without tests that run alone where these are asked for: it takes half a minute to import all."""
-    if "alone" in config.getoption("-m") and collection_path.suffix == ".py":
+    if re.search(r"(?<!not )\balone\b", config.getoption("-m")) and collection_path.suffix == ".py":
         return b"mark.alone(" not in collection_path.read_bytes() or None
     return None
 
