@@ -56,8 +56,11 @@ def check(torch: Any, device: Device, step: Callable[[], Any]) -> None:
     for _ in range(WARM):
         step()
     with no_wait_of_torch(torch):
-        taken = torch.cuda.memory_reserved()
-        done = counted(device, step, STEPS)
+        for _ in range(2):  # torch's allocator may take one more segment, as earlier tests left it
+            taken = torch.cuda.memory_reserved()
+            done = counted(device, step, STEPS)
+            if torch.cuda.memory_reserved() == taken:
+                break
         assert torch.cuda.memory_reserved() == taken
     assert replace(done, launches=0) == Counters()
     assert done.launches >= 2 * STEPS  # the way there and the way back, or both at once for each of two batches

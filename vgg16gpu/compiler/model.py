@@ -16,7 +16,7 @@ from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
-from vgg16gpu.compiler.vgg.source import is_of_torch, open_weights
+from vgg16gpu.compiler.vgg.forms import is_of_torch
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
@@ -87,6 +87,8 @@ class Model:
         Raises ModelError that names missing, unknown or misshaped tensors, or the layer of a module that is another's;
         InputError for what is none of these sources.
         """
+        from vgg16gpu.compiler.vgg.source import open_weights  # noqa: PLC0415 - most models are ONNX files
+
         model = cls.__new__(cls)
         model._open(open_weights(source, arch))
         return model
@@ -171,6 +173,8 @@ def _opened(source: Any) -> OnnxFile:
     if is_digits(source):
         return open_onnx(digits_model())
     if is_of_torch(source):
+        from vgg16gpu.compiler.vgg.source import open_weights  # noqa: PLC0415 - most models are ONNX files
+
         return open_weights(source)
     if isinstance(source, str | Path):
         return open_onnx(source)

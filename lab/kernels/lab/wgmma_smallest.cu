@@ -27,17 +27,17 @@ constexpr int STEPS = CHANNELS / 16;       // an instruction takes 16 channels
 constexpr int SUMS = SIDE * SIDE / 2;      // of a thread
 
 // A thread for each number of pixels, then of filters.
-extern "C" __global__ void wgmma_smallest_pack(__half* pixels, __half* filters, const float* x, const float* weight,
+extern "C" __global__ void wgmma_smallest_pack(uint16_t* pixels, uint16_t* filters, const float* x, const float* weight,
                                                int N, int C, int H, int W, int OC, int CP, int OCP) {
   const long long count = (long long)N * H * W * CP, taps = KSIZE * KSIZE;
   const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const int c = at % CP;
   if (at < count) {
     const long long pixel = at / CP, n = pixel / (H * W), place = pixel % (H * W);
-    pixels[at] = __float2half_rn(c < C ? x[(n * C + c) * H * W + place] : 0.f);
+    pixels[at] = half_bits(c < C ? x[(n * C + c) * H * W + place] : 0.f);
   } else if (at < count + taps * OCP * CP) {
     const long long row = (at - count) / CP, tap = row / OCP, o = row % OCP;  // count is a multiple of CP
-    filters[at - count] = __float2half_rn(c < C && o < OC ? weight[(o * C + c) * taps + tap] : 0.f);
+    filters[at - count] = half_bits(c < C && o < OC ? weight[(o * C + c) * taps + tap] : 0.f);
   }
 }
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from vgg16gpu.compiler.vgg.tensors import loaded_torch
+from vgg16gpu.compiler.vgg.forms import PREFIX, loaded_torch
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import printable
-
-PREFIX: Final = "torchvision/"
 
 # As `torchvision.models.VGG16_Weights.IMAGENET1K_V1.url` and its like have them.
 FILES: Final[Mapping[str, str]] = {
@@ -24,11 +22,6 @@ FILES: Final[Mapping[str, str]] = {
     "vgg19": "vgg19-dcbb9e9d.pth",
     "vgg19_bn": "vgg19_bn-c79401a0.pth",
 }
-
-
-def is_hub_name(source: Any) -> bool:
-    """Return whether a model's name begins with "torchvision/", and no file of that name is in the way."""
-    return isinstance(source, str | Path) and str(source).startswith(PREFIX) and not Path(source).exists()
 
 
 def is_hub_file(path: Path) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vgg16gpu.compiler.vgg.architecture import EPSILON, VARIANTS, Layer, Vgg
+from vgg16gpu.compiler.vgg.forms import loaded_torch
 from vgg16gpu.compiler.vgg.state_dict import ACCEPTED, check_arch
-from vgg16gpu.compiler.vgg.tensors import loaded_torch
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import printable
 
@@ -29,12 +29,6 @@ class Described:
     arch: str
     depth: int | None
     state: Mapping[str, Any]
-
-
-def is_module(source: Any) -> bool:
-    """Return whether it is a module of torch."""
-    torch = loaded_torch()
-    return torch is not None and isinstance(source, torch.nn.Module)
 
 
 def describe(module: Any, arch: str | None = None) -> Described:

@@ -9,27 +9,17 @@ from typing import Any, Final
 
 from vgg16gpu.compiler.onnx.file import OnnxFile, hold_arrays, map_weights
 from vgg16gpu.compiler.onnx.metadata import PREPROCESS_KEY
-from vgg16gpu.compiler.vgg.hub import hub_file, is_hub_file, is_hub_name
-from vgg16gpu.compiler.vgg.modules import describe, is_module
+from vgg16gpu.compiler.vgg.forms import FORMS, SAFE, is_hub_name, is_module, is_of_torch
+from vgg16gpu.compiler.vgg.hub import hub_file, is_hub_file
+from vgg16gpu.compiler.vgg.modules import describe
 from vgg16gpu.compiler.vgg.safetensors import read_safetensors
 from vgg16gpu.compiler.vgg.state_dict import Weights, check_arch, read_weights
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shown import printable, shown
 
-FORMS: Final = "a module of torch, a state dict, the path of a .pth, .pt or .safetensors file, or 'torchvision/vgg16'"
-
-_PICKLED: Final = (".pth", ".pt")
-_SAFE: Final = ".safetensors"
 _INSTALL: Final = "a .pth file is read by torch, which is not installed: pip install torch, or use a .safetensors file"
 _WRITE: Final = "write it with torch.save(net.state_dict(), path)"
-
-
-def is_of_torch(source: Any) -> bool:
-    """Return whether a source of a model is one of `FORMS`: a path by its ending."""
-    if isinstance(source, str | Path):
-        return is_hub_name(source) or Path(source).suffix.lower() in (*_PICKLED, _SAFE)
-    return isinstance(source, Mapping) or is_module(source)
 
 
 def open_weights(source: Any, arch: str | None = None) -> OnnxFile:
@@ -59,7 +49,7 @@ def _read(source: Any, arch: str | None) -> Weights:
         described = describe(source, arch)
         return read_weights(described.state, described.arch, described.depth)
     if isinstance(source, Path):
-        source = read_safetensors(source) if source.suffix.lower() == _SAFE else _unpickled(source)
+        source = read_safetensors(source) if source.suffix.lower() == SAFE else _unpickled(source)
     return read_weights(source, arch)
 
 

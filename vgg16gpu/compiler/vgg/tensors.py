@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.vgg.forms import loaded_torch
 from vgg16gpu.compiler.vgg.safetensors import StoredTensor
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
@@ -15,15 +15,6 @@ from vgg16gpu.io.shown import shown
 Floats = npt.NDArray[np.float32]
 
 _ACCEPTED = "floating-point numpy arrays or torch tensors are accepted"
-
-
-def loaded_torch() -> Any:
-    """Return torch if this process has imported it, else None: then no tensor and no module of torch exists here.
-
-    While another thread is importing torch it has no `nn` yet.
-    """
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "nn") and hasattr(torch, "Tensor") else None
 
 
 def is_tensor(value: Any) -> bool:

@@ -53,6 +53,7 @@ def groups() -> tuple[Group, ...]:
         Group("The lab", "One technique a file, from the plainest on.", lab),
         Group("The ladder", "What a whole network ran on, before the engine's own kernels.", ladder),
         Group("The engine", "What is run when a model is, Hopper's first.", own),
+        Group("NVRTC's", "What its compiler lacks of C's and the driver's headers.", _in_order((), "nvrtc")),
         Group("The CPU's", "How the same kernels run without a GPU.", (*shim, *_in_order((), "cpu"))),
     )
 
