@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE # each command that a test starts would compile
 ifeq ($(strip $(VENV)),)
 PY := $(PYTHON)
 SETUP := @$(PYTHON) tools/bootstrap.py --in-place
-export PYTHONPATH := $(CURDIR):$(CURDIR)/serving:$(CURDIR)/lab:$(PYTHONPATH)
+export PYTHONPATH := $(CURDIR):$(CURDIR)/serving:$(CURDIR)/lab$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
