@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -83,15 +84,18 @@ def test_a_process_that_does_not_stop_is_ended(
     narrow_model: Path, pictures: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "PATIENCE", 0.5)
+    standing = threading.Event()
 
     def stand_still() -> None:
+        standing.set()
         while not threads[0].is_killed:
             time.sleep(0.001)
 
     with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
-        card_threads.plant(monkeypatch, threads[0], 2, stand_still)
+        card_threads.plant(monkeypatch, threads[0], 1, stand_still)
         answers = pool.classify([pictures] * 2)
         next(answers)
+        assert standing.wait(card_threads.PATIENCE)
         answers.close()  # type: ignore[attr-defined]
         assert threads[0].is_killed
 
