@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without tests that run alone where these are asked for: it takes half a minute to import all."""
+    """Leave out files without tests marked alone where `-m` asks for these: importing all files takes half a minute."""
     if re.search(r"(?<!not )\balone\b", config.getoption("-m")) and collection_path.suffix == ".py":
         return b"mark.alone(" not in collection_path.read_bytes() or None
     return None

@@ -201,7 +201,7 @@ class Examiner:
 
 
 def is_pythons_own(path: str) -> bool:
-    """Whether a file is a module's, also one that is compiled just now."""
+    """Return whether a file is a module's, also one that is compiled just now."""
     real = Path(path).resolve()
     return real.suffix in (".py", ".pyc", ".so") or real.parent.name == "__pycache__"
 

@@ -1,4 +1,4 @@
-"""What the mma.sync kernels are made of, as the CPU emulates it, against numpy; and their tiles.
+"""Compare what the mma.sync kernels are made of, as the CPU emulates it, with numpy; and their tiles.
 
 conv/test_conv_mma.py and gemm/test_gemm_mma.py have the kernels.
 """
@@ -45,7 +45,7 @@ def stored(x: Array, element: Element) -> Array:
 
 
 def values(bits: Array, element: Element) -> Float:
-    """What stored elements stand for."""
+    """Return what stored elements stand for."""
     match element:
         case Element.F16:
             return bits.view(np.float16).astype(np.float64)

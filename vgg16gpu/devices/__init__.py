@@ -58,9 +58,11 @@ def expects_gpu(name: str) -> bool:
     """Whether `open_device(name)` opens a GPU, as far as is known before: if there is one, where the name is "auto"."""
     if name == "cpu":
         return False
-    from vgg16gpu.devices.cuda.driver import has_bindings  # noqa: PLC0415 - for who may open a GPU
+    if find_spec("pycuda") is not None:
+        return True
+    from vgg16gpu.devices.cuda.driver import has_bindings  # noqa: PLC0415 - only a machine without PyCUDA asks
 
-    return find_spec("pycuda") is not None or has_bindings()
+    return has_bindings()
 
 
 class Opened(NamedTuple):

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
 
+from vgg16gpu.compiler.onnx.file import IR_VERSION, OPSET
 from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.compiler.onnx.wire import encode_varint
-
-IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
 
 _GRAPH, _OPSET_IMPORT = 7, 8  # fields of ModelProto
 _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto

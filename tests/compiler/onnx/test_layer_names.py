@@ -65,7 +65,7 @@ class Spelling:
 
 
 def torch_legacy(net: Vgg) -> Spelling:
-    """What torch's exporter writes since 1.13, and `vgg16gpu model make`."""
+    """Return a net as torch's exporter writes it since 1.13, with the value of each layer."""
     graph = net.graph()
     return Spelling(
         graph, {layer.name: node.output[0] for layer, node in zip(net.layers, graph.node, strict=True) if layer.name}
@@ -109,7 +109,7 @@ def test_modules_of_exported_files(file: str) -> None:
 
 
 def test_dynamo_without_its_modules() -> None:
-    """As a tool leaves it that drops metadata: layers are counted."""
+    """Drop metadata, as some tools do: layers are counted."""
     proto = onnx.load(FOLDER / "torch-dynamo-plain.onnx")
     names = {name: value for value, name in names_of_layers(proto.graph).items()}
     for node in proto.graph.node:

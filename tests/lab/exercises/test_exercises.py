@@ -142,7 +142,7 @@ NOTHING = read_log(np.zeros(1, np.uint64), {})
 
 
 def test_every_judge_has_its_demands():
-    """Who computes the right answer and has noted nothing lacks what each exercise is about."""
+    """Ask that a right answer without notes lacks what each exercise is about."""
     for name, lacks in {
         "coalesce": {"values of x that are read", "values of y that are written"},
         "barrier": {"reads of shared memory an output"},

@@ -60,7 +60,7 @@ def cases(found: list[tuple[Variant, Problem]]) -> list[object]:
 @pytest.mark.every_case
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_each_is_right_and_touches_nothing_beside_its_arrays(device: Device, variant: Variant) -> None:
-    """What a dry run looks for: `lab run` makes none of the package's variants."""
+    """Check what a dry run looks for: `lab run` makes none of the package's variants."""
     for problem in EDGES:
         for poison in (0xFF, 0x7F) if choice() == ALL else (0xFF,):  # NaN, and 3e38
             with Guarded(poison, device, variant, problem) as trial:

@@ -63,7 +63,7 @@ def assert_all_same(found: Any, expected: Any, rows: Any = slice(None)) -> None:
 
 
 def test_fewer_images_than_the_batch(device: Device, model: Path) -> None:
-    """What an earlier batch left behind them is nobody's; each way of the engine has the bits of a run that waits."""
+    """Ask that nothing of an earlier batch is read; each way of the engine has the bits of a run that waits."""
     count = 2
     with engine_of(model, device, batch=4) as engine:
         later(engine, Placed(engine.device, strange(4, 0, 1, 2, 3)))

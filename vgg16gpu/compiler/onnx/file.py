@@ -56,7 +56,7 @@ MOST_WRITTEN: Final = (1 << 31) - (1 << 20)  # bytes of weights; protobuf's limi
 
 _MOST_LOOKED_AT: Final = 10_000  # files of a folder, for one of a near name
 _IN_MEMORY: Final = Path("the model in memory")
-_IR_VERSION, _OPSET = 8, 17  # of a model that is made here: what torch's exporter writes
+IR_VERSION, OPSET = 8, 17  # of a model that is made here: what torch's exporter writes
 
 _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {
     TensorProto.FLOAT: np.dtype("<f4"),
@@ -346,8 +346,8 @@ def hold_arrays(
 
     graph: has no initializers. path: the file that the arrays are from; None: they are in memory alone.
     """
-    model = onnx.ModelProto(ir_version=_IR_VERSION, producer_name="vgg16gpu", graph=graph)
-    model.opset_import.append(onnx.OperatorSetIdProto(version=_OPSET))
+    model = onnx.ModelProto(ir_version=IR_VERSION, producer_name="vgg16gpu", graph=graph)
+    model.opset_import.append(onnx.OperatorSetIdProto(version=OPSET))
     views = {}
     for name, array in arrays.items():
         model.graph.initializer.append(TensorProto(name=name, dims=array.shape, data_type=TensorProto.FLOAT))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
@@ -92,6 +92,11 @@ class Vgg:
                 f"the first fully connected layer would take {self.features} inputs, at most {LARGEST_FEATURES} are "
                 "supported; choose a smaller input size"
             )
+
+    @classmethod
+    def named(cls, arch: str, **options: Any) -> Self:
+        """Return the net of one of `VARIANTS`, with other fields of the class as `options`."""
+        return cls(arch.removesuffix("_bn"), batch_norm=arch.endswith("_bn"), **options)
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ _CLASSIFIER: Final = (("Linear",), ("ReLU",), ("Dropout", "Identity")) * 2 + (("
 
 
 @dataclass(frozen=True, eq=False)
-class Described:
+class TorchVgg:
     """A module of the family. depth: how many layers of `features` it is; None: a whole net."""
 
     arch: str
@@ -31,7 +31,7 @@ class Described:
     state: Mapping[str, Any]
 
 
-def describe(module: Any, arch: str | None = None) -> Described:
+def describe(module: Any, arch: str | None = None) -> TorchVgg:
     """Return what a module is: a VGG of torchvision, or the first layers of the `features` of one.
 
     Raises ModelError for another module, which names the first layer that is not the family's.
@@ -40,7 +40,7 @@ def describe(module: Any, arch: str | None = None) -> Described:
     while (inner := _WRAPPED.get(type(module).__name__)) and hasattr(module, inner):
         module = getattr(module, inner)
     if type(module).__name__ == "Sequential" and not _is_changed(module, ("torch.nn.modules.container", "Sequential")):
-        return Described(_arch_of(module, arch, is_whole=False), len(module), module.state_dict())
+        return TorchVgg(_arch_of(module, arch, is_whole=False), len(module), module.state_dict())
     if _is_changed(module, _VGG):
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         if kind == _TIMMS:
@@ -48,7 +48,7 @@ def describe(module: Any, arch: str | None = None) -> Described:
         raise ModelError(f"the module is {printable(kind)}, or has a forward of its own; {ACCEPTED}")
     found = _arch_of(module.features, arch, is_whole=True)
     _check_head(module)
-    return Described(found, None, module.state_dict())
+    return TorchVgg(found, None, module.state_dict())
 
 
 def _is_changed(module: Any, owner: tuple[str, str]) -> bool:
@@ -65,7 +65,7 @@ def _arch_of(features: Any, arch: str | None, *, is_whole: bool) -> str:
         raise ModelError(f"its layers are called {', '.join(map(printable, names[:3])) or 'nothing'}; {ACCEPTED}")
     best, fault = -1, ""
     for name in VARIANTS if arch is None else (arch,):
-        layers = Vgg(name.removesuffix("_bn"), batch_norm=name.endswith("_bn")).convolutional
+        layers = Vgg.named(name).convolutional
         fits = [_fits(*pair) for pair in zip(layers, children, strict=False)]
         if all(fits) and (len(children) == len(layers) or (len(children) < len(layers) and not is_whole)):
             return name

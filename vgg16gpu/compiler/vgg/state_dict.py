@@ -106,21 +106,19 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 def _net(arch: str, shapes: Mapping[str, tuple[int, ...]], depth: int | None) -> Vgg:
     """Return the net of a name with the widths that are there."""
-    variant, has_norm = arch.removesuffix("_bn"), arch.endswith("_bn")
     width = shapes.get("features.0.weight", (64,))[:1] or (64,)
     has_classifier = depth is None and any(name.startswith("classifier.") for name in shapes)
     if not has_classifier:
-        every = len(Vgg(variant, batch_norm=has_norm).convolutional)
-        return Vgg(variant, batch_norm=has_norm, width=width[0], depth=depth or every)
+        return Vgg.named(arch, width=width[0], depth=depth or len(Vgg.named(arch).convolutional))
     hidden, classes = (
         (shapes.get(f"classifier.{index}.weight") or (usual,))[0] for index, usual in ((0, 4096), (6, 1000))
     )
-    return Vgg(variant, batch_norm=has_norm, width=width[0], hidden=hidden, classes=classes)
+    return Vgg.named(arch, width=width[0], hidden=hidden, classes=classes)
 
 
 @cache
 def _feature_names(arch: str, depth: int | None) -> frozenset[str]:
-    layers = Vgg(arch.removesuffix("_bn"), batch_norm=arch.endswith("_bn"), depth=depth).convolutional
+    layers = Vgg.named(arch, depth=depth).convolutional
     return frozenset(name for layer in layers for name, _ in layer.parameters)
 
 

@@ -59,8 +59,8 @@ _BY_CHECK: dict[Check, tuple[str, ...]] = {
     ),
     "thread": ("-O1", *_CHECKED, "-DCPU_SHIM_TSAN", "-fsanitize=thread"),
 }
-# For sources of our own: C's headers, as libstdc++'s math.h takes a third of each compilation. It has C++'s overloads:
-# without them exp(float) computes in double and abs(float) in int, which the warnings refuse.
+# Our own sources take C's headers: libstdc++'s math.h costs a third of each compilation. Only the latter has overloads
+# for float. Without them exp(float) computes in double and abs(float) in int, which the two warnings refuse.
 _C_HEADERS = ("-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS", "-Werror=double-promotion", "-Werror=float-conversion")
 # -fno-gnu-unique: or a library's statics would be shared with other libraries. 16384: half a fiber's stack.
 _GCC = ("-fno-gnu-unique", "-Werror=frame-larger-than=16384")

@@ -75,10 +75,19 @@ def compiler_identity(nvcc: Path) -> str:
     program = nvcc.resolve()
     parts = (program, program.with_name("ptxas"), program.parent.parent / "nvvm" / "bin" / "cicc")
     try:
-        states = [(path, path.stat()) for path in parts]
-        text = "".join(f"{path} {state.st_size} {state.st_mtime_ns}\n" for path, state in states)
+        text = _states_of(parts)
     except OSError:
         text = f"{program}\n{run_quietly([str(nvcc), '--version']).stdout}"
+    return _digest(text)
+
+
+def _states_of(paths: Iterable[Path]) -> str:
+    """Return places, sizes and times of files, a line each. Raises OSError."""
+    states = ((path, path.stat()) for path in paths)
+    return "".join(f"{path} {state.st_size} {state.st_mtime_ns}\n" for path, state in states)
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
@@ -112,7 +121,7 @@ class NvrtcBackend:
     @property
     def identity(self) -> str:
         """What changes when it does."""
-        return hashlib.sha256(self.library.identity.encode(errors="surrogateescape")).hexdigest()[:32]
+        return _digest(_states_of([self.place.resolve()]))
 
     def compile(self, unit: Unit, arch: str) -> bytes:
         """Return the cubin. Raises KernelError."""

@@ -47,16 +47,8 @@ def find_nvrtc(newest: int | None) -> Nvrtc | None:
 class Nvrtc:
     """A library. It is loaded when it compiles or tells its version."""
 
-    name = "NVRTC"
-
     def __init__(self, library: Path) -> None:
         self.library = library
-
-    @property
-    def identity(self) -> str:
-        """What changes when the library does: its place, size and time."""
-        state = self.library.stat()
-        return f"{self.library.resolve()} {state.st_size} {state.st_mtime_ns}"
 
     @property
     def version(self) -> tuple[int, int]:
