@@ -7,12 +7,13 @@
 //           out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale has a power of two for each
 //           stored channel; else it is not read.
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,
-//           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: 8 lanes have a
-//           pixel, 4 neighbouring channels a lane (or one), a block 32 pixels at a time, 4 times.
+//           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: `lanes` have a
+//           pixel, 16 channels a lane in registers, two times 8 neighbours where C is a multiple of 8; more than 32
+//           lanes hold come in chunks. A block has 2 pixels for each group of lanes.
 // Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16; FEATURE 3 pair of float16.
 // Shared:   32 bytes; 256 threads.
-// Cost:     reads feature and target once (unit_loss three times, from the caches after the first), writes the cotangent
-//           once: loss and gradient are one pass.
+// Cost:     reads feature and target once (unit_loss more than 512 channels three times, from the caches after the
+//           first), writes the cotangent once: loss and gradient are one pass.
 // Sums:     each thread in order, lanes by a butterfly, warps in order, then blocks in order by row_sum: the same bits
 //           in every run and on every device, whatever the batch is. No atomics.
 // Edges:    any P, C, N. The cotangent's padding channels become zero. A difference of zero has no slope, NaN stays NaN.
@@ -31,9 +32,8 @@
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int CHUNK = 8192;  // elements of a block of feature_loss
-constexpr int PIXEL_LANES = 8;
-constexpr int PIXELS = THREADS / PIXEL_LANES;  // at a time
-constexpr int PIXEL_ROUNDS = 4;
+constexpr int VALUES = 16;       // channels of a pixel that a lane of unit_loss holds at once
+constexpr int PIXEL_ROUNDS = 2;  // of unit_loss, THREADS / lanes pixels each
 constexpr float EPSILON = 1e-8f;
 
 __device__ __forceinline__ float sign_of(float v) { return v > 0.f ? 1.f : v < 0.f ? -1.f : v; }
@@ -50,22 +50,36 @@ __device__ __forceinline__ float differ(float feature, float target, float& sum)
   return d;
 }
 
-// Up to WIDTH neighbouring channels of a pixel.
+// WIDTH neighbouring channels of a pixel: 8 or 4, which begin at a multiple of 4, or 1.
 template <int WIDTH>
-__device__ __forceinline__ void load_channels(float (&values)[WIDTH], const float* source) {
-  if (WIDTH == 4)
-    unpack4(values, load4(source));
-  else
-    values[0] = *source;
+__device__ __forceinline__ void load_channels(float* values, const float* source) {
+  if constexpr (WIDTH == 1) {
+    *values = *source;
+  } else {
+    UNROLL
+    for (int i = 0; i < WIDTH; i += 4) unpack4(values + i, load4(source + i));
+  }
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void store_channels(float* target, const float* values) {
+  if constexpr (WIDTH == 1) {
+    *target = *values;
+  } else {
+    UNROLL
+    for (int i = 0; i < WIDTH; i += 4) store4(target + i, pack4(values + i));
+  }
 }
 
 // The same of a map of ELEMENT, the feature or the target, from element `at` on.
 template <int ELEMENT, int WIDTH>
-__device__ __forceinline__ void load_stored(float (&values)[WIDTH], const void* map, long long at) {
-  if constexpr (WIDTH == 4)
+__device__ __forceinline__ void load_stored(float* values, const void* map, long long at) {
+  if constexpr (WIDTH == 1)
+    *values = StoredElement<ELEMENT>::load(map, at, 0);
+  else if constexpr (WIDTH == 4)
     load4_stored<ELEMENT>(values, map, at);
   else
-    values[0] = StoredElement<ELEMENT>::load(map, at, 0);
+    load8_stored<ELEMENT>(values, map, at);
 }
 
 // The feature as it is stored.
@@ -76,12 +90,12 @@ struct Feature {
 
   // Up to WIDTH neighbouring channels, from `c` on, of the pixel that begins at element `at`.
   template <int WIDTH>
-  __device__ __forceinline__ void load(float (&v)[WIDTH], long long at, int c) const {
-    load_stored<FEATURE == F16_PAIR ? F16 : FEATURE>(v, values, at + c);
+  __device__ __forceinline__ void load(float* v, long long at, int c) const {
+    load_stored<FEATURE == F16_PAIR ? F16 : FEATURE, WIDTH>(v, values, at + c);
     if constexpr (FEATURE == F16_PAIR) {
       float low[WIDTH], by[WIDTH];
-      load_stored<F16>(low, values, plane + at + c);
-      load_channels(by, scale + c);
+      load_stored<F16, WIDTH>(low, values, plane + at + c);
+      load_channels<WIDTH>(by, scale + c);
       UNROLL
       for (int i = 0; i < WIDTH; i++) v[i] = (v[i] + low[i]) * inverse_of_power(by[i]);
     }
@@ -103,15 +117,12 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const Feature& fea
     const long long at = static_cast<long long>(pixel) * cotangent_pitch + c;
     const long long target_at = target_first + static_cast<long long>(vector) * WIDTH;
     float x[WIDTH], t[WIDTH], d[WIDTH];
-    feature.load(x, first_at + static_cast<long long>(pixel) * pitch, c);
-    load_stored<TARGET>(t, target, target_at);
+    feature.load<WIDTH>(x, first_at + static_cast<long long>(pixel) * pitch, c);
+    load_stored<TARGET, WIDTH>(t, target, target_at);
     UNROLL
     for (int v = 0; v < WIDTH; v++) d[v] = slope * differ<ABSOLUTE>(x[v], t[v], sums[v]);
     if (!wants_cotangent) continue;
-    if (WIDTH == 4)
-      store4(cotangent + at, pack4(d));
-    else
-      cotangent[at] = d[0];
+    store_channels<WIDTH>(cotangent + at, d);
     if (cotangent_pitch != C && c + WIDTH == C)
       for (int k = WIDTH; c + k < cotangent_pitch; k++) cotangent[at + k] = 0.f;
   }
@@ -142,84 +153,133 @@ extern "C" __global__ void __launch_bounds__(THREADS) feature_loss_f32(
   if (threadIdx.x == 0) out[n * gridDim.x + blockIdx.x] = scale * sum;
 }
 
-// The sum over the lanes that share a pixel; everybody gets it.
-__device__ __forceinline__ float pixel_sum(float value) {
-  UNROLL
-  for (int distance = PIXEL_LANES / 2; distance > 0; distance /= 2)
-    value += __shfl_xor_sync(0xffffffffu, value, distance);
+// The sum over the lanes that share a pixel, a power of two of them; everybody gets it.
+__device__ __forceinline__ float pixel_sum(float value, int lanes) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
 }
 
+// VALUES channels of a pixel in one lane: of chunk `chunk`, WIDTH neighbours at a time, the lanes side by side. Those
+// behind `end` are zero and stay out.
 template <int WIDTH>
-__device__ __forceinline__ float pixel_loss(float* cotangent, const Feature& feature, long long at, const void* target,
-                                            long long goal, const float* channels, int C, int cotangent_pitch,
-                                            float slope, bool wants_cotangent, bool valid) {
-  const int lane = threadIdx.x % PIXEL_LANES, step = PIXEL_LANES * WIDTH;
-  const int end = valid ? C : 0;
-  float x[WIDTH], t[WIDTH], w[WIDTH];
-  float squares = 0.f, target_squares = 0.f;
-  for (int c = lane * WIDTH; c < end; c += step) {
-    feature.load(x, at, c);
-    load_stored<TARGET>(t, target, goal + c);
+struct Lane {
+  static constexpr int VECTORS = VALUES / WIDTH;
+  const int lane, lanes;
+  float x[VALUES], t[VALUES], w[VALUES];
+
+  __device__ __forceinline__ int channel(int chunk, int vector) const {
+    return ((chunk * VECTORS + vector) * lanes + lane) * WIDTH;
+  }
+
+  // Calls each(first channel, first value) of the vectors that lie before `end`.
+  template <class Each>
+  __device__ __forceinline__ void walk(int chunk, int end, const Each& each) const {
     UNROLL
-    for (int v = 0; v < WIDTH; v++) {
-      squares = fmaf(x[v], x[v], squares);
-      target_squares = fmaf(t[v], t[v], target_squares);
+    for (int vector = 0; vector < VECTORS; vector++) {
+      const int c = channel(chunk, vector);
+      if (c < end) each(c, vector * WIDTH);
     }
   }
-  const float length = sqrtf(EPSILON + pixel_sum(squares)), target_length = sqrtf(EPSILON + pixel_sum(target_squares));
-  float loss = 0.f, along = 0.f;  // along: the part of the gradient in the direction of u, which its length undoes
-  for (int c = lane * WIDTH; c < end; c += step) {
-    feature.load(x, at, c);
-    load_stored<TARGET>(t, target, goal + c);
-    load_channels<WIDTH>(w, channels + c);
+
+  __device__ __forceinline__ void load_weights(const float* channels, int chunk, int end) {
     UNROLL
-    for (int v = 0; v < WIDTH; v++) {
-      const float u = x[v] / length, d = u - t[v] / target_length, weighted = w[v] * d;
+    for (int i = 0; i < VALUES; i++) w[i] = 0.f;
+    walk(chunk, end, [&](int c, int i) { load_channels<WIDTH>(w + i, channels + c); });
+  }
+
+  __device__ __forceinline__ void load(const Feature& feature, long long at, const void* target, long long goal, int chunk,
+                                       int end) {
+    UNROLL
+    for (int i = 0; i < VALUES; i++) x[i] = t[i] = 0.f;
+    walk(chunk, end, [&](int c, int i) {
+      feature.load<WIDTH>(x + i, at, c);
+      load_stored<TARGET, WIDTH>(t + i, target, goal + c);
+    });
+  }
+};
+
+// The loss of a pixel, in this lane's channels, over `scale`; and its gradient. at, goal: where the pixel begins.
+template <int WIDTH>
+__device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, const Feature& feature, long long at,
+                                            const void* target, long long goal, const float* channels, int C,
+                                            int cotangent_pitch, float slope, bool wants_cotangent, bool valid) {
+  const int chunks = (C + own.lanes * VALUES - 1) / (own.lanes * VALUES), end = valid ? C : 0;
+  const bool is_held = chunks == 1;  // in registers, from the first round on
+  float squares = 0.f, target_squares = 0.f;
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    own.load(feature, at, target, goal, chunk, end);
+    UNROLL
+    for (int i = 0; i < VALUES; i++) {
+      squares = fmaf(own.x[i], own.x[i], squares);
+      target_squares = fmaf(own.t[i], own.t[i], target_squares);
+    }
+  }
+  const float inverse = 1.f / sqrtf(EPSILON + pixel_sum(squares, own.lanes));
+  const float target_inverse = 1.f / sqrtf(EPSILON + pixel_sum(target_squares, own.lanes));
+  float loss = 0.f, along = 0.f;  // along: the part of the gradient in the direction of u, which its length undoes
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    if (!is_held) {
+      own.load(feature, at, target, goal, chunk, end);
+      own.load_weights(channels, chunk, C);
+    }
+    UNROLL
+    for (int i = 0; i < VALUES; i++) {
+      const float u = own.x[i] * inverse, d = u - own.t[i] * target_inverse, weighted = own.w[i] * d;
       loss = fmaf(weighted, d, loss);
       along = fmaf(weighted, u, along);
     }
   }
-  along = pixel_sum(along);
   if (!wants_cotangent) return loss;
-  for (int c = lane * WIDTH; c < end; c += step) {
-    feature.load(x, at, c);
-    load_stored<TARGET>(t, target, goal + c);
-    load_channels<WIDTH>(w, channels + c);
-    UNROLL
-    for (int v = 0; v < WIDTH; v++) {
-      const float u = x[v] / length, d = u - t[v] / target_length;
-      x[v] = slope * (w[v] * d - along * u) / length;
+  along = pixel_sum(along, own.lanes);
+  const float factor = slope * inverse;
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    if (!is_held) {
+      own.load(feature, at, target, goal, chunk, end);
+      own.load_weights(channels, chunk, C);
     }
-    if (WIDTH == 4)
-      store4(cotangent + c, pack4(x));
-    else
-      cotangent[c] = x[0];
+    float back[VALUES];
+    UNROLL
+    for (int i = 0; i < VALUES; i++) {
+      const float u = own.x[i] * inverse, d = u - own.t[i] * target_inverse;
+      back[i] = factor * (own.w[i] * d - along * u);
+    }
+    own.walk(chunk, end, [&](int c, int i) { store_channels<WIDTH>(cotangent + c, back + i); });
   }
-  for (int c = C + lane; valid && c < cotangent_pitch; c += PIXEL_LANES) cotangent[c] = 0.f;
+  for (int c = C + own.lane; valid && c < cotangent_pitch; c += own.lanes) cotangent[c] = 0.f;
   return loss;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4) unit_loss_f32(
-    float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
-    int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope, int wants_cotangent GUARD_PARAMETERS) {
-  RETURN_UNLESS_NEEDED();
-  __shared__ float scratch[WARPS];
-  const long long n = blockIdx.y;
-  const bool wants = wants_cotangent != 0;
-  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
+template <int WIDTH>
+__device__ __forceinline__ float block_loss(float* cotangent, const Feature& feature, const void* target,
+                                            const float* channels, int pixels, int C, int pitch, int cotangent_pitch,
+                                            int lanes, float slope, bool wants_cotangent) {
+  const int at_once = THREADS / lanes, thread = static_cast<int>(threadIdx.x);
+  Lane<WIDTH> own = {thread % lanes, lanes};
+  own.load_weights(channels, 0, C);
   float sum = 0.f;
   for (int round = 0; round < PIXEL_ROUNDS; round++) {
-    const int pixel = (static_cast<int>(blockIdx.x) * PIXEL_ROUNDS + round) * PIXELS + threadIdx.x / PIXEL_LANES;
+    const int pixel = (static_cast<int>(blockIdx.x) * PIXEL_ROUNDS + round) * at_once + thread / lanes;
     const bool valid = pixel < pixels;  // all lanes come to the shuffles
-    const long long row = n * pixels + (valid ? pixel : 0);
-    float* const back = cotangent + row * cotangent_pitch;
-    sum += C % 4 == 0 ? pixel_loss<4>(back, map, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
-                                      wants, valid)
-                      : pixel_loss<1>(back, map, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
-                                      wants, valid);
+    const long long row = static_cast<long long>(blockIdx.y) * pixels + (valid ? pixel : 0);
+    sum += pixel_loss<WIDTH>(own, cotangent + row * cotangent_pitch, feature, row * pitch, target, row * C, channels, C,
+                             cotangent_pitch, slope, wants_cotangent, valid);
   }
+  return sum;
+}
+
+// lanes: of a pixel, a power of two up to 32.
+extern "C" __global__ void __launch_bounds__(THREADS, 3) unit_loss_f32(
+    float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
+    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
+    int pixels, int C, int pitch, int cotangent_pitch, int lanes, float scale, float slope,
+    int wants_cotangent GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
+  __shared__ float scratch[WARPS];
+  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
+  const bool wants = wants_cotangent != 0;
+  float sum = C % 8 == 0
+                  ? block_loss<8>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants)
+                  : block_loss<1>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants);
   sum = block_reduce<false, WARPS>(sum, scratch);
-  if (threadIdx.x == 0) out[n * gridDim.x + blockIdx.x] = scale * sum;
+  if (threadIdx.x == 0) out[blockIdx.y * gridDim.x + blockIdx.x] = scale * sum;
 }

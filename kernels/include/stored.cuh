@@ -91,18 +91,36 @@ struct StoredElement<S8> {
 // 1 / v of a power of two, exactly: its exponent mirrored. Neither may be subnormal.
 __device__ __forceinline__ float inverse_of_power(float v) { return __uint_as_float(0x7f000000u - __float_as_uint(v)); }
 
+// The value of the 16 bits at place `i` of words of float16 or bfloat16.
+template <int ELEMENT_>
+__device__ __forceinline__ float half_of_words(const unsigned* words, int i) {
+  const unsigned bits = words[i / 2] >> i % 2 * 16 & 0xffffu;
+  return ELEMENT_ == BF16 ? __uint_as_float(bits << 16) : f16_value(static_cast<unsigned short>(bits));
+}
+
 // 4 neighbours from `index` on, of float32, float16 or bfloat16; where they begin is a multiple of their 16 or 8 bytes.
 template <int ELEMENT_>
-__device__ __forceinline__ void load4_stored(float (&v)[4], const void* values, long long index) {
+__device__ __forceinline__ void load4_stored(float* v, const void* values, long long index) {
   if constexpr (ELEMENT_ == F32) {
     unpack4(v, load4(static_cast<const float*>(values) + index));
   } else {
     const uint2 words = *reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(values) + index);
     const unsigned word[2] = {words.x, words.y};
     UNROLL
-    for (int i = 0; i < 4; i++) {
-      const unsigned bits = word[i / 2] >> i % 2 * 16 & 0xffffu;
-      v[i] = ELEMENT_ == BF16 ? __uint_as_float(bits << 16) : f16_value(static_cast<unsigned short>(bits));
-    }
+    for (int i = 0; i < 4; i++) v[i] = half_of_words<ELEMENT_>(word, i);
+  }
+}
+
+// The same of 8, which begin at a multiple of 16 bytes.
+template <int ELEMENT_>
+__device__ __forceinline__ void load8_stored(float* v, const void* values, long long index) {
+  if constexpr (ELEMENT_ == F32) {
+    load4_stored<F32>(v, values, index);
+    load4_stored<F32>(v + 4, values, index + 4);
+  } else {
+    const uint4 words = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(values) + index);
+    const unsigned word[4] = {words.x, words.y, words.z, words.w};
+    UNROLL
+    for (int i = 0; i < 8; i++) v[i] = half_of_words<ELEMENT_>(word, i);
   }
 }

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.loss_ops import CHUNK, PIXELS, FeatureLoss, Gram, GramGradient, RowSum
+from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, Gram, GramGradient, RowSum, pixels_of_block
 from vgg16gpu.compiler.graph.ops import Op
 
 Array64: TypeAlias = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ def feature_loss(op: FeatureLoss, x: Array64, target: Array64, channels: Any = N
         difference = feature - goal
         each = abs(difference) if op.distance == "absolute" else difference**2
         slope = np.sign(difference) if op.distance == "absolute" else 2 * difference
-    parts = _pieces(each.reshape(len(x), -1), PIXELS if op.distance == "unit" else CHUNK)
+    parts = _pieces(each.reshape(len(x), -1), pixels_of_block(x.shape[1]) if op.distance == "unit" else CHUNK)
     return op.weight * parts[..., None], op.weight * (np.moveaxis(slope, -1, 1) if x.ndim == 4 else slope)
 
 

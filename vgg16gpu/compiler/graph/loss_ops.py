@@ -13,7 +13,10 @@ from vgg16gpu.compiler.graph.ops import MultiOp, Op, Shape
 from vgg16gpu.errors import ModelError
 
 CHUNK: Final = 8192  # elements that one block of the kernel sums up
-PIXELS: Final = 128  # the same of pixels, for unit vectors
+VALUES: Final = 16  # channels of a pixel that one of its threads holds, for unit vectors
+PIXEL_ROUNDS: Final = 2  # pixels of a thread there
+THREADS: Final = 256  # of a block
+WARP: Final = 32
 MAX_ROWS: Final = 8  # operands of a RowSum
 
 Distance: TypeAlias = Literal["squared", "absolute", "unit"]
@@ -86,10 +89,23 @@ def pixels_and_channels(shape: Shape) -> tuple[int, int]:
     return (math.prod(shape[2:]), shape[1]) if len(shape) == 4 else (1, math.prod(shape[1:]))
 
 
+def lanes(channels: int) -> int:
+    """How many threads of a warp share a pixel of so many channels, for unit vectors: a power of two."""
+    threads = -(-channels // VALUES)
+    return min(1 << max(threads - 1, 0).bit_length(), WARP)
+
+
+def pixels_of_block(channels: int) -> int:
+    """How many pixels of so many channels one block of the kernel sums up, for unit vectors."""
+    return THREADS // lanes(channels) * PIXEL_ROUNDS
+
+
 def blocks(op: FeatureLoss, shape: Shape) -> int:
     """How many partial sums there are for an image of a feature of this shape."""
     pixels, channels = pixels_and_channels(shape)
-    return -(-pixels // PIXELS) if op.distance == "unit" else -(-pixels * channels // CHUNK)
+    if op.distance == "unit":
+        return -(-pixels // pixels_of_block(channels))
+    return -(-pixels * channels // CHUNK)
 
 
 def target_shape(shape: Shape) -> Shape:

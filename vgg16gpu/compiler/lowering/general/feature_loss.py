@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, blocks, pixels_and_channels
+from vgg16gpu.compiler.graph.loss_ops import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
 from vgg16gpu.compiler.lowering import mma, wgmma
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Element, Layout, Value
 
@@ -47,11 +47,12 @@ def steps(
                 SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", _macros(feature.element, target.element)
             ),
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
-            block=Dim3(BLOCK),
+            block=Dim3(THREADS),
             arguments=(
                 *(y.pointer, (cotangent or y).pointer, feature.pointer, feature.scale or feature.pointer),
                 *(value.pointer for value in (target, *weights)),
                 *scalars(pixels, channels, _pitch(feature), _pitch(cotangent or feature)),
+                *scalars(*((lanes(channels),) if is_unit else ())),
                 *(Scalar(op.weight, "f"), Scalar(op.weight if is_absolute else 2 * op.weight, "f")),
                 *scalars(*(flag for group in flags for flag in group)),
             ),
