@@ -3,6 +3,7 @@
 //           slope * sign(feature - target)
 //           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
 //           divided by sqrt(1e-8 + the sum of their squares)
+//           With LARGEST largest[n] is raised to the bits of the largest magnitude of the cotangent; NaN is the largest.
 // Layouts:  feature (N,P,pitch) of FEATURE, cotangent (N,P,cotangent_pitch), target (N,P,C) of TARGET, C <= both pitches;
 //           out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale has a power of two for each
 //           stored channel; else it is not read.
@@ -11,6 +12,7 @@
 //           pixel, 16 channels a lane in registers, two times 8 neighbours where C is a multiple of 8; more than 32
 //           lanes hold come in chunks. A block has 2 pixels for each group of lanes.
 // Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16; FEATURE 3 pair of float16.
+//           LARGEST (0) 0, 1.
 // Shared:   32 bytes; 256 threads.
 // Cost:     reads feature and target once (unit_loss more than 512 channels three times, from the caches after the
 //           first), writes the cotangent once: loss and gradient are one pass.
@@ -28,11 +30,13 @@
 #ifndef TARGET
 #define TARGET 0
 #endif
+#ifndef LARGEST
+#define LARGEST 0
+#endif
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int CHUNK = 8192;  // elements of a block of feature_loss
-constexpr int VALUES = 16;       // channels of a pixel that a lane of unit_loss holds at once
 constexpr int PIXEL_ROUNDS = 2;  // of unit_loss, THREADS / lanes pixels each
 constexpr float EPSILON = 1e-8f;
 
@@ -102,11 +106,30 @@ struct Feature {
   }
 };
 
+// With LARGEST raises `most` to the largest of these magnitudes.
+template <int LENGTH>
+__device__ __forceinline__ void note_largest(float& most, const float (&values)[LENGTH]) {
+  UNROLL
+  for (int i = 0; LARGEST && i < LENGTH; i++) most = max_nan(most, fabsf(values[i]));
+}
+
+// For a whole block: raises the word of its image to the bits of what its threads have noted.
+__device__ __forceinline__ void store_largest(unsigned* words, float most, float* scratch) {
+  if constexpr (LARGEST) {
+    most = block_reduce<true, WARPS>(most, scratch);
+    if (threadIdx.x == 0) atomicMax(words + blockIdx.y, __float_as_uint(most));
+  }
+}
+
+template <bool ABSOLUTE, int WIDTH>
+struct Differences {};
+
 // first_at, target_first: where the image begins in `feature` and `target`.
 template <bool ABSOLUTE, int WIDTH>
-__device__ __forceinline__ float chunk_loss(float* cotangent, const Feature& feature, long long first_at,
-                                            const void* target, long long target_first, int pixels, int C, int pitch,
-                                            int cotangent_pitch, float slope, bool wants_cotangent) {
+__device__ __forceinline__ float chunk_loss(Differences<ABSOLUTE, WIDTH>, float* cotangent, const Feature& feature,
+                                            long long first_at, const void* target, long long target_first, int pixels,
+                                            int C, int pitch, int cotangent_pitch, float slope, bool wants_cotangent,
+                                            float& most) {
   float sums[WIDTH] = {};
   const int vectors = C / WIDTH, count = pixels * vectors;
   const bool is_flat = FEATURE != F16_PAIR && pitch == C && cotangent_pitch == C;  // then all pixels are one row
@@ -123,6 +146,7 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const Feature& fea
     for (int v = 0; v < WIDTH; v++) d[v] = slope * differ<ABSOLUTE>(x[v], t[v], sums[v]);
     if (!wants_cotangent) continue;
     store_channels<WIDTH>(cotangent + at, d);
+    note_largest(most, d);
     if (cotangent_pitch != C && c + WIDTH == C)
       for (int k = WIDTH; c + k < cotangent_pitch; k++) cotangent[at + k] = 0.f;
   }
@@ -134,21 +158,25 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const Feature& fea
 
 extern "C" __global__ void __launch_bounds__(THREADS) feature_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ feature_scale, const void* __restrict__ target, int pixels, int C, int pitch,
-    int cotangent_pitch, float scale, float slope, int absolute, int wants_cotangent GUARD_PARAMETERS) {
+    const float* __restrict__ feature_scale, const void* __restrict__ target, unsigned* __restrict__ largest,
+    int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope, int absolute,
+    int wants_cotangent GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
   const long long n = blockIdx.y, at = n * pixels * pitch, goal = n * pixels * C;
   const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
   cotangent += n * pixels * cotangent_pitch;
   const bool wants = wants_cotangent != 0;
-  float sum;
+  float sum, most = 0.f;
+  const auto of_chunk = [&](auto differences) {
+    return chunk_loss(differences, cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants,
+                      most);
+  };
   if (C % 4 == 0)
-    sum = absolute ? chunk_loss<true, 4>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 4>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? of_chunk(Differences<true, 4>()) : of_chunk(Differences<false, 4>());
   else
-    sum = absolute ? chunk_loss<true, 1>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 1>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? of_chunk(Differences<true, 1>()) : of_chunk(Differences<false, 1>());
+  store_largest(largest, most, scratch);
   sum = block_reduce<false, WARPS>(sum, scratch);
   if (threadIdx.x == 0) out[n * gridDim.x + blockIdx.x] = scale * sum;
 }
@@ -163,6 +191,7 @@ __device__ __forceinline__ float pixel_sum(float value, int lanes) {
 // behind `end` are zero and stay out.
 template <int WIDTH>
 struct Lane {
+  static constexpr int VALUES = WIDTH == 8 ? 16 : 4;  // single ones take a register more each, for where they lie
   static constexpr int VECTORS = VALUES / WIDTH;
   const int lane, lanes;
   float x[VALUES], t[VALUES], w[VALUES];
@@ -202,7 +231,9 @@ struct Lane {
 template <int WIDTH>
 __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, const Feature& feature, long long at,
                                             const void* target, long long goal, const float* channels, int C,
-                                            int cotangent_pitch, float slope, bool wants_cotangent, bool valid) {
+                                            int cotangent_pitch, float slope, bool wants_cotangent, bool valid,
+                                            float& most) {
+  constexpr int VALUES = Lane<WIDTH>::VALUES;
   const int chunks = (C + own.lanes * VALUES - 1) / (own.lanes * VALUES), end = valid ? C : 0;
   const bool is_held = chunks == 1;  // in registers, from the first round on
   float squares = 0.f, target_squares = 0.f;
@@ -243,6 +274,7 @@ __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, 
       const float u = own.x[i] * inverse, d = u - own.t[i] * target_inverse;
       back[i] = factor * (own.w[i] * d - along * u);
     }
+    note_largest(most, back);
     own.walk(chunk, end, [&](int c, int i) { store_channels<WIDTH>(cotangent + c, back + i); });
   }
   for (int c = C + own.lane; valid && c < cotangent_pitch; c += own.lanes) cotangent[c] = 0.f;
@@ -252,7 +284,7 @@ __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, 
 template <int WIDTH>
 __device__ __forceinline__ float block_loss(float* cotangent, const Feature& feature, const void* target,
                                             const float* channels, int pixels, int C, int pitch, int cotangent_pitch,
-                                            int lanes, float slope, bool wants_cotangent) {
+                                            int lanes, float slope, bool wants_cotangent, float& most) {
   const int at_once = THREADS / lanes, thread = static_cast<int>(threadIdx.x);
   Lane<WIDTH> own = {thread % lanes, lanes};
   own.load_weights(channels, 0, C);
@@ -262,7 +294,7 @@ __device__ __forceinline__ float block_loss(float* cotangent, const Feature& fea
     const bool valid = pixel < pixels;  // all lanes come to the shuffles
     const long long row = static_cast<long long>(blockIdx.y) * pixels + (valid ? pixel : 0);
     sum += pixel_loss<WIDTH>(own, cotangent + row * cotangent_pitch, feature, row * pitch, target, row * C, channels, C,
-                             cotangent_pitch, slope, wants_cotangent, valid);
+                             cotangent_pitch, slope, wants_cotangent, valid, most);
   }
   return sum;
 }
@@ -271,15 +303,18 @@ __device__ __forceinline__ float block_loss(float* cotangent, const Feature& fea
 extern "C" __global__ void __launch_bounds__(THREADS, 3) unit_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
     const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
-    int pixels, int C, int pitch, int cotangent_pitch, int lanes, float scale, float slope,
+    unsigned* __restrict__ largest, int pixels, int C, int pitch, int cotangent_pitch, int lanes, float scale, float slope,
     int wants_cotangent GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
   const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
   const bool wants = wants_cotangent != 0;
-  float sum = C % 8 == 0
-                  ? block_loss<8>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants)
-                  : block_loss<1>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants);
+  float sum, most = 0.f;
+  if (C % 8 == 0)
+    sum = block_loss<8>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants, most);
+  else
+    sum = block_loss<1>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants, most);
+  store_largest(largest, most, scratch);
   sum = block_reduce<false, WARPS>(sum, scratch);
   if (threadIdx.x == 0) out[blockIdx.y * gridDim.x + blockIdx.x] = scale * sum;
 }

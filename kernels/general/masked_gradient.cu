@@ -1,20 +1,21 @@
 // masked_gradient: out[n,h,w,c] = the sum of up to 4 gradients where map[n,h,w,c], what a ReLU has given, is above zero,
 //                  else 0; with POOL the first is that of the map's 2x2 maxima, which the first maximum of each window
 //                  gets. With the macro CLIPS a Clip has given the map, and the sum goes where it is above low and
-//                  below high
+//                  below high. With SCALED times factors[n], 2^k with 2^(exponent-1) <= 2^k * bound < 2^exponent, the
+//                  bound being the sum of what the gradients' magnitudes come to at most; factors[N + n] = 2^(k - growth)
 // Layouts:  out, map and gradients of any strides, of pairs all of hi before all of lo; walk: {images, H, W, stored and
 //           real channels}, then the strides of (n, h, w, c) of out, map and each gradient, in elements; the last number
 //           of all is 0. out of OUT; an operand is of float32 where its bit is set in FLOATS, else of ELEMENT; bits count
-//           map and the gradients. a_factors and so on, of gradients that are pairs: what each image is multiplied by, a
-//           power of two; else not read. parts (N, blocks of an image), else not written.
+//           map and the gradients. a_factors and so on, of gradients whose bit (bits count these) is set in FACTORS: what
+//           each image is multiplied by, a power of two; else not read. a_most and so on: the largest magnitude stored of
+//           each image, read with SCALED alone; then factors (2,N) is written, and maxima[n] raised: image_factor.cuh.
 // Mapping:  grid (blocks of columns, rows, N), with POOL rows and columns of windows; block (channels, columns). A
 //           thread has VECTOR channels of 4 pixels, one block's columns apart, with POOL those of a window. It loads all
 //           that it reads before it looks at any of it.
-// Tiles:    ELEMENT (0) 0 float32, 1 float16, 2 bfloat16, 3 pair of float16; OUT (0) 0 float32, 2 bfloat16; POOL (0) 0,
-//           1; GRADIENTS (1) 1 to 4; FLOATS (0); VECTOR (1) 8 or 4: neighbouring channels that are one access or two, of
-//           16 bytes where values allow it, every stride but that of c (1) a multiple of VECTOR; 1: any strides.
-//           PARTS (0) 0, 1: parts[n,b] is the largest magnitude that block b writes of image n, NaN if one is.
-// Shared:   none, with PARTS 4 bytes; up to 128 threads.
+// Tiles:    ELEMENT (0), OUT (0) 0 float32, 1 float16, 2 bfloat16, 3 pair of float16; POOL (0) 0, 1; GRADIENTS (1) 1 to
+//           4; FLOATS (0); FACTORS (0); SCALED (0) 0, 1; VECTOR (1) 8 or 4: neighbouring channels that are one access or
+//           two, of 16 bytes where values allow it, every stride but that of c (1) a multiple of VECTOR; 1: any strides.
+// Shared:   none; up to 128 threads.
 // Cost:     a comparison and an addition for each gradient and value, 3 comparisons more with POOL; reads and writes
 //           everything once.
 // Sums:     in the order of the gradients, in float32, rounded once.
@@ -23,8 +24,9 @@
 //           pool_gradient_f32. The map's scales, of whole channels, stay in; where nothing is pooled its hi alone says
 //           whether a value is above zero.
 // Why:      mask, sum and the way through the pool are one pass over the map as the forward run has stored it: by
-//           themselves each would read and write it once more, and as float32.
-#include "stored.cuh"
+//           themselves each would read and write it once more, and as float32. A bound that is known before lets float16
+//           be written at once: it may be larger than what is left behind the mask, which costs bits of range alone.
+#include "image_factor.cuh"
 #include "walk.cuh"
 
 #ifndef ELEMENT
@@ -45,8 +47,11 @@
 #ifndef VECTOR
 #define VECTOR 1
 #endif
-#ifndef PARTS
-#define PARTS 0
+#ifndef FACTORS
+#define FACTORS 0
+#endif
+#ifndef SCALED
+#define SCALED 0
 #endif
 
 constexpr int THREADS = 128, MIN_BLOCKS = 4;  // on a multiprocessor: registers for all that is loaded
@@ -158,10 +163,12 @@ __device__ __forceinline__ long long plane_of(const Walk& walk, int row) {
   return static_cast<long long>(walk.row[EXTENTS][IMAGES]) * walk.row[row][0];
 }
 
+__device__ __forceinline__ constexpr bool has_factor(int row) { return FACTORS >> (row - FIRST_GRADIENT) & 1; }
+
 // What takes the factor of a gradient's image out.
 template <int ROW>
 __device__ __forceinline__ float inverse_factor(const float* factors, long long n) {
-  if constexpr (element_of(ROW) == F16_PAIR)
+  if constexpr (has_factor(ROW))
     return inverse_of_power(factors[n]);
   else
     return 1.f;
@@ -170,7 +177,7 @@ __device__ __forceinline__ float inverse_factor(const float* factors, long long 
 // A gradient's value, its factor taken out.
 template <int ROW>
 __device__ __forceinline__ float taken_out(float value, float inverse) {
-  return element_of(ROW) == F16_PAIR ? value * inverse : value;
+  return has_factor(ROW) ? value * inverse : value;
 }
 
 // An operand at the pixels of a thread.
@@ -187,6 +194,16 @@ struct Operand {
 struct Gradients {
   const void* values[4];
   const float* factors[4];
+  const float* most[4];
+
+  // What the magnitudes of the sum come to at most, in image n.
+  template <int K>
+  __device__ __forceinline__ float bound(int n) const {
+    if constexpr (K == GRADIENTS)
+      return 0.f;
+    else
+      return most[K][n] * inverse_factor<FIRST_GRADIENT + K>(factors[K], n) + bound<K + 1>(n);
+  }
 };
 
 // The gradients from number K on that are as large as the map.
@@ -236,18 +253,19 @@ __device__ __forceinline__ int first_maximum(const Operand<MAP_STRIDES>& x, int 
 }
 
 template <int LENGTH>
-__device__ __forceinline__ void store(void* out, long long at, const float (&v)[LENGTH]) {
+__device__ __forceinline__ void store(void* out, long long at, long long plane, const float (&v)[LENGTH]) {
   if constexpr (LENGTH == 1)
-    StoredElement<OUT>::store(out, at, 0, v[0]);
+    StoredElement<OUT>::store(out, at, plane, v[0]);
   else
-    PackedValues<OUT, LENGTH>(v, nullptr).store(out, at, LENGTH);
+    store_halves<OUT, LENGTH>(out, at, plane, v);
 }
 
-// VECTOR channels of the pixels of a thread, the first of which lies in the map; gives the largest magnitude.
-__device__ __forceinline__ float hand_back(void* out, const void* map, const Gradients& gradient, const Walk& walk,
-                                           const Place& first, const Passed& passed) {
+// VECTOR channels of the pixels of a thread, the first of which lies in the map. factor: of the image.
+__device__ __forceinline__ void hand_back(void* out, const void* map, const Gradients& gradient, const Walk& walk,
+                                          const Place& first, float factor, const Passed& passed) {
   const auto& extent = walk.row[EXTENTS];
   const int real = extent[REAL] - first.c;
+  const long long plane = plane_of(walk, OUT_STRIDES);
   Place place[PIXELS];
   bool inside[PIXELS];
   UNROLL
@@ -260,12 +278,12 @@ __device__ __forceinline__ float hand_back(void* out, const void* map, const Gra
     const float zero[VECTOR] = {};
     UNROLL
     for (int p = 0; p < PIXELS; p++)
-      if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), zero);
-    return 0.f;
+      if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), plane, zero);
+    return;
   }
   Operand<MAP_STRIDES> x;
   Channels<element_of(FIRST_GRADIENT)> routed;
-  float inverse = 1.f, most = 0.f;
+  float inverse = 1.f;
   Summands<POOL> summands;
   routed.clear();
   if (POOL && inside[PIXELS - 1]) {
@@ -286,40 +304,37 @@ __device__ __forceinline__ float hand_back(void* out, const void* map, const Gra
       const float from_pool = taken_out<FIRST_GRADIENT>(routed.value(i), inverse);
       sum[i] = summands.add(POOL && maximum[i] == p ? from_pool : 0.f, p, i);
       if (passed.is_at_end(x.at[p].value(i)) || i >= real) sum[i] = 0.f;
-      if (PARTS && inside[p]) most = max_nan(most, fabsf(sum[i]));
+      if (SCALED) sum[i] *= factor;
     }
-    if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), sum);
+    if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), plane, sum);
   }
-  return most;
-}
-
-// The largest of a block, whose number of threads may be any: bits of magnitudes are in the order of these, NaN last.
-__device__ __forceinline__ void store_largest(float* parts, float most) {
-  __shared__ unsigned largest;
-  const bool is_first = threadIdx.x == 0 && threadIdx.y == 0;
-  if (is_first) largest = 0;
-  __syncthreads();
-  atomicMax(&largest, __float_as_uint(most));
-  __syncthreads();
-  if (is_first) parts[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] = __uint_as_float(largest);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 masked_gradient(void* __restrict__ out, const void* __restrict__ map, const void* __restrict__ a,
                 const void* __restrict__ b, const void* __restrict__ c, const void* __restrict__ d,
                 const float* __restrict__ a_factors, const float* __restrict__ b_factors,
-                const float* __restrict__ c_factors, const float* __restrict__ d_factors, float* __restrict__ parts,
-                const Walk walk PASSED_PARAMETERS GUARD_PARAMETERS) {
+                const float* __restrict__ c_factors, const float* __restrict__ d_factors,
+                const float* __restrict__ a_most, const float* __restrict__ b_most, const float* __restrict__ c_most,
+                const float* __restrict__ d_most, float* __restrict__ factors, unsigned* __restrict__ maxima,
+                const Walk walk, int exponent, int growth PASSED_PARAMETERS GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   const auto& extent = walk.row[EXTENTS];
-  const Gradients gradient = {{a, b, c, d}, {a_factors, b_factors, c_factors, d_factors}};
+  const Gradients gradient = {
+      {a, b, c, d}, {a_factors, b_factors, c_factors, d_factors}, {a_most, b_most, c_most, d_most}};
+  const int n = blockIdx.z;
+  float by = 1.f;
+  if constexpr (SCALED) {
+    const ImageFactor factor(gradient.bound<0>(n), exponent, growth);
+    by = factor.of_image;
+    const bool is_first = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0 && threadIdx.y == 0;
+    if (is_first) factor.store(factors, maxima, n, gridDim.z);
+  }
   const int column = (blockIdx.x * blockDim.y * (POOL ? 1 : PIXELS) + threadIdx.y) * SIDE;
-  float most = 0.f;
   if (column < extent[COLUMNS]) {
     for (int channel = threadIdx.x * VECTOR; channel < extent[STORED]; channel += blockDim.x * VECTOR) {
-      const Place first = {blockIdx.z, static_cast<int>(blockIdx.y) * SIDE, column, channel};
-      most = max_nan(most, hand_back(out, map, gradient, walk, first, PASSED));
+      const Place first = {n, static_cast<int>(blockIdx.y) * SIDE, column, channel};
+      hand_back(out, map, gradient, walk, first, by, PASSED);
     }
   }
-  if constexpr (PARTS) store_largest(parts, most);
 }

@@ -124,3 +124,20 @@ __device__ __forceinline__ void load8_stored(float* v, const void* values, long 
     for (int i = 0; i < 8; i++) v[i] = half_of_words<ELEMENT_>(word, i);
   }
 }
+
+// WIDTH (4 or 8) neighbours in float16, bfloat16 or pairs of float16; `plane` is the distance from hi to lo, in elements.
+template <int ELEMENT_, int WIDTH>
+__device__ __forceinline__ void store_halves(void* values, long long index, long long plane, const float (&v)[WIDTH]) {
+  if constexpr (ELEMENT_ == F16_PAIR) {
+    float high[WIDTH], low[WIDTH];
+    UNROLL
+    for (int i = 0; i < WIDTH; i++) {
+      high[i] = round_to_f16(v[i]);
+      low[i] = v[i] - high[i];
+    }
+    PackedValues<F16, WIDTH>(high, nullptr).store(values, index, WIDTH);
+    PackedValues<F16, WIDTH>(low, nullptr).store(values, plane + index, WIDTH);
+  } else {
+    PackedValues<ELEMENT_, WIDTH>(v, nullptr).store(values, index, WIDTH);
+  }
+}

@@ -1,7 +1,7 @@
 // convert: out[n,p,c] = inp[n,p,c] in another element, zero in the padding
 // Layouts:  inp (N,HW,inp_pitch), out (N,HW,out_pitch), of the elements INPUT and OUTPUT; pairs lie as two such planes,
-//           all of hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs, with FACTOR inp_scale
-//           is one per image; else not read.
+//           all of hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs; with FACTOR
+//           inp_scale is one per image, of any element; else not read.
 // Mapping:  grid (chunks, N); one thread per element of out.
 // Tiles:    INPUT (0), OUTPUT (3): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8; FACTOR (0).
 // Shared:   none; 256 threads.
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) convert(void* __restrict__
     const int c = static_cast<int>(i % out_pitch), p = static_cast<int>(i / out_pitch);
     const long long at = ((long long)n * HW + p) * inp_pitch + c;
     float v = c < C ? StoredElement<INPUT>::load(inp, at, inp_plane) : 0.f;
-    if (c < C && INPUT == F16_PAIR) v /= inp_scale[FACTOR ? n : c];
+    if (c < C && (FACTOR || INPUT == F16_PAIR)) v /= inp_scale[FACTOR ? n : c];
     if (INPUT == U8 || INPUT == S8) v *= inp_step;
     if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];
     if (OUTPUT == U8 || OUTPUT == S8) v *= out_inverse;

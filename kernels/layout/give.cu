@@ -3,7 +3,7 @@
 //          give_narrow: the same where there are at most 8 columns, those of an image say
 // Layouts:  inp (images,rows,inp_pitch) of INPUT, out of OUTPUT: (N,rows,out_pitch), turned (N,columns,out_pitch). Pairs
 //           lie as two planes of `images` images, all of hi before all of lo. inp_scale: a float for each column of
-//           pairs, with FACTOR for each image; else not read.
+//           pairs, with FACTOR for each image of any element; else not read.
 // Mapping:  straight: grid (blocks, N), thread t of an image takes its values t, t + gridDim.x*256, ... Turned: grid
 //           (row tiles, column tiles, N), a block of 32 x 8 threads turns a tile of 32 x 32: a warp reads 32 neighbours
 //           of inp and writes 32 neighbours of out. Narrow: grid (blocks, N), a thread has a row: a warp reads 32 whole
@@ -42,7 +42,7 @@ struct Stored {
 
   __device__ __forceinline__ float value(long long at, int column) const {
     float v = StoredElement<INPUT>::load(values, at, plane);
-    if (INPUT == F16_PAIR) v /= scale[FACTOR ? image : column];
+    if (FACTOR || INPUT == F16_PAIR) v /= scale[FACTOR ? image : column];
     if (INPUT == U8 || INPUT == S8) v *= step;
     return v;
   }

@@ -46,24 +46,32 @@ LOSS_OF_WHOLE_PAIRS = partial(
 )
 PAIR_MUTANTS = (
     Mutant(
-        "the factor of the first image for all", "rescale.cu", Edit("factors[blockIdx.y];", "factors[0];"), RESCALED
+        "the factor of the first image for all",
+        "rescale.cu",
+        Edit("factor(most[blockIdx.y]", "factor(most[0]"),
+        RESCALED,
     ),
-    Mutant("low halves not stored", "rescale.cu", Edit("low[i] = v[i] - high[i];", "low[i] = 0.f;"), RESCALED),
-    Mutant("results as they come", "rescale.cu", Edit("= power_of_two(k - growth);", "= power_of_two(k);"), RESCALED),
+    Mutant("low halves not stored", "stored.cuh", Edit("low[i] = v[i] - high[i];", "low[i] = 0.f;"), RESCALED),
+    Mutant(
+        "results as they come", "image_factor.cuh", Edit("= power_of_two(k - growth);", "= power_of_two(k);"), RESCALED
+    ),
     Mutant(
         "an image of zeros out of range",
-        "rescale.cu",
-        Edit("most == 0.f ? power_of_two(EXPONENT - 1) : round", "round"),
+        "image_factor.cuh",
+        Edit("most == 0.f ? power_of_two(exponent - 1) : round", "round"),
         test_rescale.test_what_has_no_power,
     ),
     Mutant(
         "low halves not read", "masked_gradient.cu", Edit("high.value(i) + low.value(i)", "high.value(i)"), MASKED_PAIRS
     ),
     Mutant("the factor of the first image", "masked_gradient.cu", Edit("(factors[n])", "(factors[0])"), MASKED_PAIRS),
+    Mutant("the bound of the first image", "masked_gradient.cu", Edit("most[K][n]", "most[K][0]"), MASKED_PAIRS),
+    Mutant("the bound of one gradient", "masked_gradient.cu", Edit(" + bound<K + 1>(n)", ""), MASKED_PAIRS),
+    Mutant("factors left out", "masked_gradient.cu", Edit("if (SCALED) sum[i] *= factor;", ""), MASKED_PAIRS),
     Mutant(
-        "parts of the first image",
+        "factors in the bound",
         "masked_gradient.cu",
-        Edit("parts[(blockIdx.z * gridDim.y + blockIdx.y)", "parts[(blockIdx.y)"),
+        Edit(" * inverse_factor<FIRST_GRADIENT + K>(factors[K], n)", ""),
         MASKED_PAIRS,
     ),
     Mutant("scales left in", FEATURE_LOSS, Edit(" * inverse_of_power(by[i])", ""), LOSS_OF_PAIRS),
@@ -149,9 +157,9 @@ LOSS_MUTANTS = (
     ),
     Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
     Mutant("the row of another operand", "row_sum.cu", Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
-    Mutant("one power too large", "power_of_two.cu", Edit("found - 126", "found - 127"), POWERS),
-    Mutant("the slices after the first lost", "power_of_two.cu", Edit("s < slices; s", "s < 1; s"), POWERS),
-    Mutant("the magnitude of the first image", "power_of_two.cu", Edit("blockIdx.x) * slices", "0) * slices"), POWERS),
+    Mutant("one power too large", "image_factor.cuh", Edit("found - 126", "found - 127"), POWERS),
+    Mutant("the slices after the first lost", "rescale.cu", Edit("blockIdx.x) * SLICE", "0) * SLICE"), POWERS),
+    Mutant("the magnitude of the first image", "power_of_two.cu", Edit("most[blockIdx.x]", "most[0]"), POWERS),
     Mutant("negative numbers lost", "rescale.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
     Mutant("the last slice lost", "gram.cu", Edit("s < slices; s++", "s < max(slices - 1, 1); s++"), GRAM),
     Mutant("no mirror", "gram.cu", Edit("if (row_tile != column_tile) partials", "if (false) partials"), GRAM),

@@ -83,7 +83,8 @@ def compute_all(
     (lowering,) = ops.lowerings(op, "ffma")
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     workspace = bench.room(max(lowering.workspace_nbytes(layer), 4))
-    places = replace(NO_PLACES, workspace=workspace, further=tuple(results[1:]))
+    counters = bench.put(np.zeros(max(lowering.counters(layer), 1), np.float32))
+    places = replace(NO_PLACES, workspace=workspace, counters=counters, further=tuple(results[1:]))
     x = tuple(values) if isinstance(op, MultiOp) else values[0]
     steps = lowering.steps(layer, x, results[0], (), places)
     for step in steps:

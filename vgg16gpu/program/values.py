@@ -75,7 +75,9 @@ class Value:
     element: Element = Element.F32
     scale: Pointer | None = None  # F16_PAIR: a float per stored channel, a power of two
     step: float = 1.0  # U8, S8
-    factor: Pointer | None = None  # F16_PAIR, in place of `scale`: a float for each image, a power of two
+    factor: Pointer | None = (
+        None  # in place of `scale`: a float for each image, a power of two, that it is stored times
+    )
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

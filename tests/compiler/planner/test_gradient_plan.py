@@ -17,7 +17,7 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.program.values import Element
 
 SHAPE: Shape = (1, 3, 64, 64)
@@ -77,13 +77,29 @@ def test_and_in_fp32(kernels: str) -> None:
         assert values[name].factor
         assert name not in program.control.watched  # in range whatever is multiplied
     assert {"c/gradient", "b/gradient 2", "a/gradient 2"} < {*program.control.watched}
-    between = [step.kernel.name for step in program.steps[-13:]]
-    assert between[:4] == ["row_sum_f32", "masked_gradient", "image_factors", "rescale"]
-    assert between.count("image_factors") == between.count("rescale") == 3
-    assert all("largest_slices_f32" not in step.kernel.name for step in program.all_steps())
+    check_way_back(program)
     assert program.output_steps[0].kernel.defines[-1] == ("FACTOR", 1)
     for step in (*program.all_steps(), *plan.calibration.program.all_steps(), *plan.calibration.finish):
         arguments(step)
+
+
+def check_way_back(program: Program) -> None:
+    """Between two convolutions stands one pass, and nothing looks for magnitudes by itself."""
+    way_back = [step.kernel.name for step in program.steps[-7:]]
+    assert way_back[:2] == ["row_sum_f32", "masked_gradient"]
+    assert way_back[1::2] == ["masked_gradient"] * 3
+    assert all(name.startswith("conv_") for name in way_back[2::2])
+    others = {step.kernel.name for step in program.all_steps()}
+    assert others.isdisjoint({"largest_f32", "rescale", "convert", "elementwise_f32"})
+
+
+def test_and_in_fp16_as_many_passes() -> None:
+    made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True, precision="fp16")
+    plan = plan_of(made.graph, made.targets, "fp16")
+    check_way_back(plan.programs[0])
+    elements = {value.name: value.element for value in plan.programs[0].values if value.factor}
+    assert {*elements.values()} == {Element.F16, Element.F32}  # the image's few channels are of float32
+    assert len(elements) == 6
 
 
 def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Array, Bench, normal, seeded
+from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.graph.ops import Limits
-from vgg16gpu.compiler.lowering.base import Layer, Places
+from vgg16gpu.compiler.lowering.base import Layer, Places, Rescaling
 from vgg16gpu.compiler.lowering.general import masked_gradient
+from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -48,10 +50,14 @@ class Operand:
         return self.numbers if self.factors is None else self.numbers * self.factors[:, None, None, None]
 
     @property
+    def stored(self) -> Array:
+        """The numbers as they lie on the device, with the factors of images in."""
+        return decoded(encoded(self.scaled, self.element), self.element)
+
+    @property
     def rounded(self) -> Array:
         """What the kernel reads."""
-        read = decoded(encoded(self.scaled, self.element), self.element)
-        return read if self.factors is None else read / self.factors[:, None, None, None]
+        return self.stored if self.factors is None else self.stored / self.factors[:, None, None, None]
 
     def put(self, bench: Bench, name: str) -> Value:
         """On the device; what is no number of its own is NaN."""
@@ -78,28 +84,39 @@ def masked(
     pools: bool = False,
     out: Element = Element.F32,
     layout: Layout = Layout.NHWC,
-    parts: list[Array] | None = None,
+    growth: int = 0,
+    factors: list[Array] | None = None,
     limits: Limits | None = None,
     precision: str = "fp32",
 ) -> Array:
-    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero. parts: gets those."""
+    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero.
+
+    growth: of what reads an `out` of float16 or pairs. factors: gets those of its images, those of results, and maxima.
+    """
     bench = Bench(device)
     values = [operand.put(bench, f"g{k}") for k, operand in enumerate((x, *gradients))]
+    is_scaled = out in (Element.F16, Element.F16_PAIR)
+    count = len(x.numbers)
     room = Value("y", x.numbers.shape, layout, values[0].pointer, out)
-    y = replace(room, pointer=bench.room(room.nbytes))
+    y = replace(room, pointer=bench.room(room.nbytes), factor=bench.room(8 * count) if is_scaled else None)
     op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools, range=limits)
     shapes = tuple(value.shape for value in values)
     layer = Layer(op, shapes[0], FACTS, precision, other_shapes=shapes[1:])
     nowhere = values[0].pointer
-    places = Places(nowhere, Control(nowhere, nowhere, len(x.numbers)), nowhere, nowhere)
-    sizes = len(x.numbers), masked_gradient.parts(layer)
-    if parts is not None:
-        places = replace(places, parts=bench.room(4 * sizes[0] * sizes[1]))
-    bench.run(*masked_gradient.steps(layer, tuple(values), y, (), places))
-    if parts is not None and places.parts:
-        parts.append(bench.get(places.parts, sizes))
-    bits = bench.get(y.pointer, y.stored_shape, np.uint16 if out is Element.BF16 else np.float32)
-    found = decoded(bits, out)
+    maxima = bench.put(np.zeros(count, np.float32))
+    places = Places(nowhere, Control(nowhere, nowhere, count), nowhere, maxima)
+    if is_scaled:
+        bounds = [bench.put(np.abs(each.stored).reshape(count, -1).max(1)) for each in gradients]
+        places = replace(places, rescaling=Rescaling(tuple(bounds), EXPONENT, growth))
+    steps = masked_gradient.steps(layer, tuple(values), y, (), places)
+    for step in steps:
+        arguments(step)
+    bench.run(*steps)
+    planes = (out.planes,) if out.planes > 1 else ()
+    kinds = {Element.BF16: np.uint16, Element.F16: np.float16, Element.F16_PAIR: np.float16}
+    found = decoded(bench.get(y.pointer, (*planes, *y.stored_shape), kinds.get(out, np.float32)), out)
+    if y.factor and factors is not None:
+        factors += [*bench.get(y.factor, (2, count)), bench.get(maxima, (count,))]
     if layout is Layout.PLAIN:
         return found
     channels = x.numbers.shape[1]
@@ -205,7 +222,7 @@ def test_operands_of_both_elements(
 def test_pairs_with_factors_of_images(
     device: Device, shape: tuple[int, ...], pools: bool, elements: tuple[Element, ...]
 ) -> None:
-    """In every combination with float32; the largest magnitudes of parts come to those of images."""
+    """In every combination with float32; as float32, and as pairs with factors from the bounds of the gradients."""
     random = seeded(f"pairs {shape}")
     numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape), scale=1e-6)]
     numbers.append(normal(random, *shape, scale=1e-6))
@@ -216,25 +233,46 @@ def test_pairs_with_factors_of_images(
     ]
     right = expected(x, *gradients, pools=pools)
     np.testing.assert_array_equal(masked(device, x, *gradients, pools=pools), right)
-    largest = largest_of_parts(device, x, *gradients, pools=pools)
-    np.testing.assert_array_equal(largest, np.abs(right).reshape(shape[0], -1).max(1))
+    check_scaled(device, x, *gradients, pools=pools, out=Element.F16_PAIR)
 
 
-def largest_of_parts(device: Device, x: Operand, *gradients: Operand, pools: bool = False) -> Array:
-    """The largest magnitude of each image, by what blocks leave."""
-    room: list[Array] = []
-    masked(device, x, *gradients, pools=pools, parts=room)
-    return room[0].max(1)
-
-
-@pytest.mark.first_case(reason="of pools it is the same")
+@pytest.mark.sanitize
 @pytest.mark.parametrize("pools", [False, True])
-def test_nan_is_the_largest_magnitude_of_its_part(device: Device, pools: bool) -> None:
-    x = Operand(np.ones((3, 4, 4, 4), np.float32))
-    numbers = np.ones((3, 4, 2, 2) if pools else (3, 4, 4, 4), np.float32)
-    numbers[1, 3, 1, 1], numbers[2, 0, 0, 0] = np.nan, -np.inf
-    largest = largest_of_parts(device, x, Operand(numbers), pools=pools)
-    np.testing.assert_array_equal(largest, [1, np.nan, np.inf])
+@pytest.mark.parametrize("shape", [(3, 20, 8, 9), (2, 64, 5, 6)], ids=str)
+def test_float16_with_factors_of_images(device: Device, shape: tuple[int, ...], pools: bool) -> None:
+    """A gradient of float16 with factors and one of float32, as float16 with others."""
+    random = seeded(f"float16 {shape}")
+    first = normal(random, *(pooled_shape(shape) if pools else shape), scale=1e-6)
+    first[0] *= 1e-4
+    factors = np.exp2(random.integers(20, 25, shape[0])).astype(np.float32)
+    x = Operand(of_a_relu(random, *shape), Element.F16)
+    gradients = Operand(first, Element.F16, factors=factors), Operand(normal(random, *shape, scale=1e-7))
+    check_scaled(device, x, *gradients, pools=pools, out=Element.F16)
+    check_scaled(device, x, gradients[0], pools=pools, out=Element.F16)
+
+
+def check_scaled(device: Device, x: Operand, *gradients: Operand, pools: bool, out: Element) -> None:
+    """Each image is brought to below 2^15 by the sum of its gradients' largest magnitudes."""
+    right = expected(x, *gradients, pools=pools)
+    of_images: list[Array] = []
+    found = masked(device, x, *gradients, pools=pools, out=out, growth=3, factors=of_images)
+    factors, of_results, maxima = of_images
+    bounds = sum(np.abs(each.rounded.astype(np.float64)).reshape(len(right), -1).max(1) for each in gradients) * factors
+    assert ((bounds >= 2.0 ** (EXPONENT - 1)) & (bounds < 2.0**EXPONENT)).all()
+    np.testing.assert_allclose(maxima, bounds, rtol=1e-3)
+    np.testing.assert_array_equal(of_results, factors * np.float32(2.0**-3))
+    np.testing.assert_array_equal(found, Operand(right, out, factors=factors).stored)
+
+
+def test_images_without_a_power(device: Device) -> None:
+    """Of zeros and of what is no number the factor is 1; only zeros are in range."""
+    x = Operand(np.ones((4, 4, 4, 4), np.float32))
+    numbers = np.ones((4, 4, 4, 4), np.float32)
+    numbers[0], numbers[1, 3, 1, 1], numbers[2, 0, 0, 0] = 0, np.nan, -np.inf
+    of_images: list[Array] = []
+    masked(device, x, Operand(numbers), out=Element.F16_PAIR, factors=of_images)
+    np.testing.assert_array_equal(of_images[0], [1, 1, 1, 2.0**14])
+    np.testing.assert_array_equal(of_images[2], [2.0**14, np.nan, np.inf, 2.0**14])
 
 
 def test_the_maximum_of_pairs_is_in_their_low_halves(device: Device) -> None:

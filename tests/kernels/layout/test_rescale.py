@@ -1,4 +1,4 @@
-"""rescale.cu against numpy: factors of images and pairs to the last bit, whatever lies in the images."""
+"""rescale.cu against numpy: factors of images, pairs and float16 to the last bit, whatever lies in the images."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Array, Bench, assert_same_bits, normal, seeded, stored
 from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler.lowering.base import Rescaling
 from vgg16gpu.compiler.lowering.layout import rescale
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Element, Layout, Value
@@ -23,27 +24,29 @@ SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 33, 40), (2, 9, 1, 1), (4, 130, 2
 class Rescaled:
     """What the kernels left."""
 
-    halves: npt.NDArray[np.float16]  # both planes as they are stored
+    halves: npt.NDArray[np.float16]  # the planes as they are stored
     factors: Array  # of x
     of_results: Array
     maxima: Array
 
 
-def rescaled(device: Device, x: Array, growth: int = 0) -> Rescaled:
+def rescaled(
+    device: Device, x: Array, growth: int = 0, exponent: int = 15, element: Element = Element.F16_PAIR
+) -> Rescaled:
     bench = Bench(device)
     before = Value("x", x.shape, Layout.NHWC, bench.put(stored(x)))
-    maxima = bench.put(np.zeros(len(x), np.float32))
+    maxima, bound = (bench.put(np.zeros(len(x), np.float32)) for _ in range(2))
     factors = bench.room(rescale.factors_nbytes(len(x)))
-    room = Value("x", x.shape, Layout.NHWC, before.pointer, Element.F16_PAIR, factor=factors)
+    room = Value("x", x.shape, Layout.NHWC, before.pointer, element, factor=factors)
     after = replace(room, pointer=bench.room(room.nbytes))
-    found, step = rescale.largest(before, bench.room(rescale.parts_nbytes(x.shape)))
-    steps = (step, *rescale.rescale(before, after, found, growth, maxima))
+    how = Rescaling((bound,), exponent, growth)
+    steps = (rescale.largest(before, bound), rescale.rescale(before, after, how, maxima))
     for one in steps:
         arguments(one)
     bench.run(*steps)
     both = bench.get(factors, (2, len(x)))
     assert_same_bits(bench.get(rescale.of_results(factors, len(x)), (len(x),)), both[1])
-    halves = bench.get(after.pointer, (2, *after.stored_shape), np.float16)
+    halves = bench.get(after.pointer, (element.planes, *after.stored_shape), np.float16)
     return Rescaled(halves, both[0], both[1], bench.get(maxima, (len(x),)))
 
 
@@ -68,6 +71,17 @@ def test_each_image_is_brought_to_below_two_to_the_15(device: Device, shape: tup
     expected = encoded(stored(scaled, Element.F16_PAIR), Element.F16_PAIR)
     np.testing.assert_array_equal(found.halves.view(np.uint16), expected.view(np.uint16))
     assert_same_bits(found.maxima, largest.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("exponent", [15, 6])
+def test_float16_of_images_that_are_brought_to_their_range(device: Device, exponent: int) -> None:
+    x = normal(seeded("rescale to float16"), 3, 70, 5, 4, scale=1e-6)
+    x[1] *= 1e-3
+    found = rescaled(device, x, exponent=exponent, element=Element.F16)
+    scaled = x * per_image(found.factors)
+    assert (np.frexp(np.abs(scaled).reshape(3, -1).max(1))[1] == exponent).all()
+    np.testing.assert_array_equal(found.halves[0], stored(scaled, Element.F16).astype(np.float16))
+    assert_same_bits(found.of_results, found.factors)
 
 
 def test_what_has_no_power(device: Device) -> None:

@@ -62,7 +62,7 @@ def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(w
     wanted, plan = losses._programs.planned(_Key(SHAPE, None, True, losses.stored(SHAPE)))
     (program,) = plan.programs
     assert tuple(value.name for value in program.given) == wanted.others
-    maps = "feature_loss_f32" if element is Element.F32 else f"feature_loss_f32<{element.number},{element.number}>"
+    maps = "feature_loss_f32" if element is Element.F32 else f"feature_loss_f32<{element.number},{element.number},1>"
     assert {*read_by_losses(program.steps)} == {(maps, Arena.GIVEN), ("feature_loss_f32", Arena.GIVEN)}
     _, taken = losses._programs.planned(_Key(SHAPE, None, True))
     assert {arena for _, arena in read_by_losses(taken.programs[0].steps)} == {Arena.ACTIVATIONS}

@@ -53,7 +53,7 @@ _FLOAT16: Final = 15  # 2^15 and a rounding are below its largest number
 class Backward:
     """The ops of a gradient so far, in order. `shapes`, `constants`: of the forward graph, and of what came since.
 
-    rescales: whether products are of float16, so that each image's gradient is brought to its range before them.
+    rescales: whether matrix products are of float16, so that each image's gradient is brought to its range before them.
     """
 
     shapes: dict[str, Shape]
@@ -88,7 +88,7 @@ class Backward:
 
         The factor of an image is a power of two, which comes out again exactly. No sum leaves float16's range.
         """
-        if not self.rescales:
+        if not self.rescales or op_type is Conv:  # the planner knows which convolutions are of float16
             return self.add(op_type, x, of, weight, *rest)
         largest = max(float(np.abs(row).sum(dtype=np.float64)) for row in weight)  # row by row: they may be large
         exponent = min(_FLOAT16, math.floor(_FLOAT16 - math.log2(largest))) if largest else 0

@@ -134,7 +134,20 @@ class Layer(Generic[OpT_co]):
     quantised: QuantisedOp | None = None  # int8
     parts: tuple[Layer[Conv], ...] = ()  # of a ConvChain: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
-    rescaled: bool = False  # fp32 on tensor cores: each image of x gets a factor on the device, and y keeps it
+    rescaled: bool = False  # on tensor cores each image of x gets a factor on the device, and y keeps it
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """How a float16 value is brought to its range by a power of two for each image: see image_factor.cuh.
+
+    bounds: of each value that it is the sum of, words with the largest magnitude stored of each image. exponent: what
+    is stored is below 2^exponent. growth: what results are divided by, as a power of two.
+    """
+
+    bounds: tuple[Pointer, ...]
+    exponent: int
+    growth: int
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,8 @@ class Places:
     counters: Pointer
     maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
     further: tuple[Value, ...] = ()  # the op's results after y
-    parts: Pointer | None = None  # where the largest magnitudes of `Lowering.parts` go, if they are wanted
+    bound: Pointer | None = None  # words for the largest magnitudes of the last result, if they are wanted
+    rescaling: Rescaling | None = None  # of a y with a factor for each image
 
 
 @dataclass(frozen=True)
@@ -171,7 +185,8 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     supports(layer): whether it can compute this op; must not depend on the batch.
     takes(layer): elements of x that the steps can read, the best first.
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
-    parts(layer): of how many parts of each image of y the steps can find the largest magnitude on the way.
+    rescales: the steps can store y with a factor for each image, from bounds of what they read. finds_bound: they can
+    find the largest magnitudes of the last result on the way. reads_factors: they take factors of images out.
     output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
     keeps: the steps store the map before a pool, too, as they store y, where `Conv.kept` asks for it.
     any_layout: the steps read and write float32 values of any layout and rank; else they know the NHWC layout alone.
@@ -182,7 +197,6 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     weights: Callable[[Layer[OpT], WeightArena], HeldT]
     workspace_nbytes: Callable[[Layer[OpT]], int] = lambda *_: 0
     counters: Callable[[Layer[OpT]], int] = lambda *_: 0
-    parts: Callable[[Layer[OpT]], int] = lambda *_: 0
     family: str = "ffma"
     priority: int = 0
     supports: Callable[[Layer[OpT]], bool] = lambda *_: True
@@ -191,6 +205,9 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     output_alignment: int = 1
     keeps: bool = False
     any_layout: bool = False
+    rescales: bool = False
+    finds_bound: bool = False
+    reads_factors: bool = False
 
 
 class Lowering(BaseLowering[OpT, Value, HeldT]):

@@ -34,7 +34,7 @@ def x_element(layer: Layer[Op]) -> Element:
 
 def gives(layer: Layer[Op], wanted: tuple[Element, ...]) -> Element:
     """float32 where the reader takes it, or nobody wants integers."""
-    if Element.F32 in wanted:
+    if Element.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
         return Element.F32
     if layer.quantised is None:
         return ELEMENTS[layer.precision]

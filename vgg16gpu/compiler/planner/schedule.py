@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
 from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, MultiLowering, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.base import (
+    FLOAT,
+    InputLowering,
+    Layer,
+    MultiLowering,
+    Places,
+    Rescaling,
+    Scaling,
+    Source,
+)
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
@@ -60,13 +69,15 @@ class Scheduler:
 class Placement(NamedTuple):
     """Where everything lies in the activation arena.
 
-    counters: of each op, by its value. buffers: places with a lifetime: stored values, conversions, workspaces, and the
-    block of raw inputs, control words and outputs. values: what ops read and write, constants of the graph among them.
-    raw_end, output_end: offsets behind the raw inputs and the outputs. nbytes: of the whole arena.
+    counters: of each op, by its value. bounds: words for the largest magnitudes of values, by their names. buffers:
+    places with a lifetime: stored values, conversions, workspaces, and the block of raw inputs, control words and
+    outputs. values: what ops read and write, constants of the graph among them. raw_end, output_end: offsets behind the
+    raw inputs and the outputs. nbytes: of the whole arena.
     """
 
     control: Control
     counters: Mapping[str, Pointer]
+    bounds: Mapping[str, Pointer]
     buffers: Mapping[_Buffer, Pointer]
     values: Mapping[str, Value]
     outputs: tuple[Value, ...]
@@ -90,8 +101,9 @@ class _Schedule:
             for name in dict.fromkeys(layer.op.operands):
                 self.readers.setdefault(name, []).append(layer)
         self.input_shape = shapes[self.graph.input.name]
-        self.rescaled = {layer.op.y: layer for layer in self.layers if self.selection.rescales(layer.op)}
         self.producers = {name: op for op in self.graph.ops for name in op.results}
+        self.rescaled = {layer.op.y: layer for layer in self.layers if self.selection.rescales(layer.op)}
+        self.scaled = self._scaled()
         self.batch = self.input_shape[0] if len(self.input_shape) in ROWS else 1
         self.elements = self._elements()
         converted = {
@@ -101,6 +113,8 @@ class _Schedule:
         looked_at = self.selection.lowerings.keys() - self.rescaled.keys()
         stored = {name for name, element in self.elements.items() if element in WATCHED and name in looked_at}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
+        self.bounded = self._bounded()
+        self.found: set[str] = set()  # of these, what the steps so far have found the largest magnitudes of
         self.placement = self._placement()
 
     def program(self) -> Program:
@@ -148,15 +162,17 @@ class _Schedule:
             readers = self.readers.get(layer.op.y, [])
             wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
             lowering = self.selection.lowerings[layer.op.y]
-            found[layer.op.y] = lowering.gives(layer, wanted)
+            found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else lowering.gives(layer, wanted)
             found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else Element.F32))
         return found
 
     def _converted(self, layer: Layer[Op]) -> dict[str, Element]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
-        takes = self.selection.lowerings[layer.op.y].takes(layer)
+        lowering = self.selection.lowerings[layer.op.y]
+        takes = lowering.takes(layer)
         stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
-        return {name: takes[0] for name, element in stored.items() if element not in takes}
+        kept = () if lowering.reads_factors else self.rescaled.keys()
+        return {name: takes[0] for name, element in stored.items() if element not in takes or name in kept}
 
     def _layout(self, name: str) -> Layout:
         """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
@@ -199,10 +215,11 @@ class _Schedule:
             Value(name, self.shapes[name], Layout.PLAIN, _at(start + offset))
             for name, offset in zip(self.graph.outputs, in_block[:-1], strict=True)
         )
-        firsts = [_at(raw_end + 4 * before) for before in accumulate(counters, initial=0)][:-1]
+        places = [_at(raw_end + 4 * before) for before in accumulate(self._words(counters), initial=0)]
         return Placement(
             control=self._control(raw_end, counters),
-            counters={layer.op.y: first for layer, first in zip(self.layers, firsts, strict=True)},
+            counters={layer.op.y: first for layer, first in zip(self.layers, places, strict=False)},
+            bounds=dict(zip(self.bounded, places[len(counters) :], strict=False)),
             buffers=buffers,
             values=self._values(buffers, outputs),
             outputs=outputs,
@@ -214,7 +231,12 @@ class _Schedule:
     def _control(self, start: int, counters: Sequence[int]) -> Control:
         """The control words from `start` on: counters of ops; what comes back, aligned for the kernel that copies."""
         lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
-        return Control(_at(start), _at(start + aligned(4 * sum(counters))), self.batch, self.watched, lowest)
+        back = _at(start + aligned(4 * sum(self._words(counters))))
+        return Control(_at(start), back, self.batch, self.watched, lowest)
+
+    def _words(self, counters: Sequence[int]) -> list[int]:
+        """How many words are zero at first: the counters of each op, then the bounds of values."""
+        return [*counters, *(self.shapes[name][0] for name in self.bounded)]
 
     def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
         """What ops read and write, by name: an output that its op writes itself is the only form of its value."""
@@ -291,10 +313,13 @@ class _Schedule:
             converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
             if op.y in self.rescaled:
                 converted = replace(converted, factor=self.placement.buffers["factors", op.y])
-                steps += self._rescale(layer, read[name], converted)
+                steps += self._find_bounds((name,))
+                steps.append(self._rescale(layer, read[name], converted))
             else:
                 steps.append(convert.convert(read[name], converted, self._maxima(name)))
             read[name] = converted
+        if op.y in self.scaled:
+            steps += self._find_bounds(op.operands[1:])
         lowering = self.selection.lowerings[op.y]
         x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiLowering) else read[op.x]
         steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
@@ -304,50 +329,88 @@ class _Schedule:
         buffers = self.placement.buffers
         workspace = buffers.get(("workspace", op.y), buffers[_BLOCK])
         further = tuple(self.placement.values[name] for name in op.results[1:])
-        maxima = buffers["unread", op.y] if op.y in self.rescaled else self._maxima(op.y)
-        parts = buffers.get(("parts", op.y))
-        return Places(workspace, self.placement.control, self.placement.counters[op.y], maxima, further, parts)
+        return Places(
+            workspace,
+            self.placement.control,
+            self.placement.counters[op.y],
+            maxima=self._largest_of_results(op) if op.y in self.rescaled else self._maxima(op.y),
+            further=further,
+            bound=self.placement.bounds.get(op.results[-1]),
+            rescaling=self._rescaling(self.scaled[op.y], op.operands[1:]) if op.y in self.scaled else None,
+        )
 
-    # What is multiplied with a factor for each image: x as pairs, once the largest magnitude of each image is known
+    def _largest_of_results(self, op: Op) -> Pointer:
+        """Where an op on tensor cores leaves the largest magnitudes of what has a factor; nobody may want them."""
+        return self.placement.bounds.get(op.y) or self.placement.buffers["unread", op.y]
 
-    def _parts_of(self, x: str) -> int:
-        """How many largest magnitudes of each image the op that computes x leaves; 0 if it does not."""
-        layer = next((layer for layer in self.layers if layer.op.y == x), None)
-        return self.selection.lowerings[x].parts(layer) if layer and self.elements[x] is Element.F32 else 0
+    # What is multiplied with a factor for each image: float16, once a bound of each image's magnitudes is known
+
+    def _scaled(self) -> dict[str, Layer[Op]]:
+        """The values that their op stores with factors, as their only reader multiplies them; with that reader."""
+        found = {}
+        for layer in self.layers:
+            readers = self.readers.get(layer.op.y, [])
+            is_alone = len(readers) == 1 and layer.op.y not in self.graph.outputs
+            if is_alone and self.selection.lowerings[layer.op.y].rescales and readers[0].op.y in self.rescaled:
+                found[layer.op.y] = readers[0]
+        return found
+
+    def _bounded(self) -> tuple[str, ...]:
+        """The values whose largest magnitudes are wanted: what is stored with factors is the sum of, or comes of."""
+        of_sums = (name for y in self.scaled for name in self.producers[y].operands[1:])
+        return tuple(dict.fromkeys((*of_sums, *(r.op.x for r in self.rescaled.values() if r.op.x not in self.scaled))))
 
     def _lives_of_factors(self, layer: Layer[Op], life: Lifetime, born: int) -> dict[_Buffer, Lifetime]:
         """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - gradients alone come here
 
-        x, y, batch, step = layer.op.x, layer.op.y, layer.x_shape[0], life.first
-        found: dict[_Buffer, Lifetime] = {
-            ("factors", y): life._replace(nbytes=rescale.factors_nbytes(batch)),
-            ("unread", y): Lifetime(4 * batch, step, step),  # y's largest magnitudes, which nobody wants
-        }
-        if parts := self._parts_of(x):
-            return {**found, ("parts", x): Lifetime(4 * batch * parts, born, step)}
-        return {**found, ("slices", y): Lifetime(rescale.parts_nbytes(layer.x_shape), step, step)}
+        y, batch, step = layer.op.y, layer.x_shape[0], life.first
+        first = born if layer.op.x in self.scaled else step
+        found: dict[_Buffer, Lifetime] = {("factors", y): Lifetime(rescale.factors_nbytes(batch), first, life.last)}
+        return found if y in self.bounded else {**found, ("unread", y): Lifetime(4 * batch, step, step)}
 
     def _with_factor(self, value: Value, buffers: Mapping[_Buffer, Pointer]) -> Value:
         """A stored value, with the factors of its images where it has some."""
+        if value.name in self.scaled:
+            return replace(value, factor=buffers["factors", self.scaled[value.name].op.y])
         if value.name not in self.rescaled:
             return value
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
 
         return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
 
-    def _rescale(self, layer: Layer[Op], x: Value, y: Value) -> list[Step]:
-        from vgg16gpu.compiler.lowering.conv.known_linear import growth  # noqa: PLC0415 - as above
+    def _rescaling(self, reader: Layer[Op], names: Sequence[str]) -> Rescaling:
+        """How what `reader` multiplies is rescaled, the sum of these values."""
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
 
-        buffers, steps = self.placement.buffers, list[Step]()
-        if parts := self._parts_of(x.name):
-            found = rescale.Largest(buffers["parts", x.name], parts)
-        else:
-            found, step = rescale.largest(x, buffers["slices", layer.op.y])
-            steps.append(step)
-        assert isinstance(layer.op, Conv)  # nothing else is rescaled
-        return [*steps, *rescale.rescale(x, y, found, growth(layer.op.weight), self._maxima(x.name))]
+        assert isinstance(reader.op, Conv)  # nothing else is rescaled
+        element = self.selection.lowerings[reader.op.y].takes(reader)[0]
+        return rescale.rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
+
+    def _find_bounds(self, names: Iterable[str]) -> list[Step]:
+        """What finds the largest magnitudes that are wanted of these values, where what computes them has not."""
+        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+
+        steps = []
+        for name in names:
+            if name not in self.found and not self._finds_bound(name):
+                steps.append(rescale.largest(self.placement.values[name], self.placement.bounds[name]))
+            self.found.add(name)
+        return steps
+
+    def _finds_bound(self, name: str) -> bool:
+        """Whether the op that computes a value leaves its largest magnitudes."""
+        op = self.producers.get(name)
+        if op is None or name != op.results[-1]:
+            return False
+        return self.selection.lowerings[op.y].finds_bound or (
+            name in self.rescaled and self.elements[name] is not Element.F32
+        )
+
+    def _rescale(self, layer: Layer[Op], x: Value, y: Value) -> Step:
+        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+
+        return rescale.rescale(x, y, self._rescaling(layer, (x.name,)), self._maxima(x.name))
 
     def _maxima(self, name: str) -> Pointer:
         """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""

@@ -90,7 +90,7 @@ class KernelSelection:
         return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
 
     def rescales(self, op: Op) -> bool:
-        """Whether an op brings each image of what it reads to the range of pairs, by a factor that its result keeps."""
+        """Whether an op brings each image of what it reads to float16's range, by a factor that its result keeps."""
         return op.y in self._linear and self.lowerings[op.y].family != "ffma"
 
     @cached_property
@@ -119,12 +119,12 @@ class KernelSelection:
 
     @cached_property
     def _linear(self) -> frozenset[str]:
-        """Results of fp32 that are linear in such values: a factor of these is one of the result.
+        """Results of float16 and its pairs that are linear in such values: a factor of these is one of the result.
 
         Not of a result that has a factor itself: that was made for what it came from.
         """
         found: set[str] = set()
-        for op in self.graph.ops if self.precision == "fp32" else ():
+        for op in self.graph.ops if self.precision in ("fp32", "fp16") else ():
             bare = isinstance(op, Conv) and op.bias is None and not (op.relu or op.limits or op.pool)
             if bare and op.x in self.unsampled and op.x not in found:
                 found.add(op.y)
@@ -181,7 +181,9 @@ class KernelSelection:
         return replace(self, graph=with_kept_maps(self.graph, stored))
 
     def _lacks_scales(self, layer: Layer[Op]) -> bool:
-        """Whether it would read pairs whose scales nobody can choose."""
+        """Whether it would read pairs whose scales nobody can choose, or float16 that has left its range."""
+        if self.precision == "fp16":
+            return isinstance(layer.op, Conv) and layer.op.x in self._linear and not layer.rescaled
         reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
         return reads_pairs and layer.op.x in self.unsampled and not layer.rescaled
 

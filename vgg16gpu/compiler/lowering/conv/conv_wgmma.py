@@ -154,7 +154,7 @@ def promote_taps(channels: int) -> int:
 
 def supports(layer: Layer[Conv]) -> bool:
     """Same-size 3x3 convolutions of more than a few channels; of few outputs only on the way back to an image."""
-    computes = known_linear.supports(layer) if layer.rescaled else computes_3x3(layer)
+    computes = known_linear.supports(layer) if known_linear.computes(layer) else computes_3x3(layer)
     return computes and is_wide(layer, layer.x_shape[1])
 
 
@@ -169,7 +169,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     if layer.quantised is not None:
         packed = pack_raw(layer.quantised.weight, in_file, Element.S8, block, arena)
         return ConvWeights(packed, *finish_bytes(op, layer.quantised, arena))
-    if layer.rescaled:
+    if known_linear.computes(layer):
         correction = 1 + TRUNCATION[promote_taps(element.padded(channels))]
         return ConvWeights(*known_linear.weights(op, correction, block, arena))
     bias = unread = arena.add_channels(op.bias, outputs, element)

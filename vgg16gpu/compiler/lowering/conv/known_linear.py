@@ -22,6 +22,11 @@ _EXPONENT: Final = 15  # weights are brought to below 2^15
 _MOST: Final = 60  # of exponents, so that products of scales are finite
 
 
+def computes(layer: Layer[Conv]) -> bool:
+    """Return whether a layer multiplies such pairs."""
+    return layer.rescaled and layer.precision == "fp32"
+
+
 def supports(layer: Layer[Conv]) -> bool:
     """3x3 of the same size, whose weights have room in products of scales.
 
@@ -34,7 +39,7 @@ def supports(layer: Layer[Conv]) -> bool:
 def growth(weight: Array) -> int:
     """The least exponent with no result above 2^growth times the largest magnitude of x."""
     largest = _largest(weight)
-    return _bounded(math.ceil(math.log2(largest))) if largest else 0
+    return _bounded(math.ceil(math.log2(largest))) if largest and math.isfinite(largest) else 0
 
 
 def _largest(weight: Array) -> float:

@@ -19,15 +19,17 @@ def target_elements(precision: str) -> tuple[Element, ...]:
     return (Element.F32, *((mma.ELEMENTS[precision],) if precision in mma.ELEMENTS else ()))
 
 
-def _macros(feature: Element, target: Element) -> tuple[tuple[str, int], ...]:
+def _macros(feature: Element, target: Element, *, largest: bool = False) -> tuple[tuple[str, int], ...]:
     pairs = {"FEATURE": feature, "TARGET": target}
-    return tuple((name, element.number) for name, element in pairs.items() if element is not Element.F32)
+    elements = tuple((name, element.number) for name, element in pairs.items() if element is not Element.F32)
+    return (*elements, *((("LARGEST", 1),) if largest else ()))
 
 
 VARIANTS = (
     (),
     *(_macros(*pair) for e in _STORED for pair in ((e, Element.F32), (Element.F32, e), (e, e))),
-    _macros(Element.F16_PAIR, Element.F32),
+    *(_macros(Element.F16_PAIR, Element.F32, largest=largest) for largest in (False, True)),
+    _macros(Element.F16, Element.F16, largest=True),
 )  # tools/ptxas.py
 
 
@@ -44,13 +46,16 @@ def steps(
     return (
         Step(
             kernel=Kernel(
-                SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", _macros(feature.element, target.element)
+                SOURCE,
+                "unit_loss_f32" if is_unit else "feature_loss_f32",
+                _macros(feature.element, target.element, largest=places.bound is not None),
             ),
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
             block=Dim3(THREADS),
             arguments=(
                 *(y.pointer, (cotangent or y).pointer, feature.pointer, feature.scale or feature.pointer),
                 *(value.pointer for value in (target, *weights)),
+                places.bound or y.pointer,
                 *scalars(pixels, channels, _pitch(feature), _pitch(cotangent or feature)),
                 *scalars(*((lanes(channels),) if is_unit else ())),
                 *(Scalar(op.weight, "f"), Scalar(op.weight if is_absolute else 2 * op.weight, "f")),
@@ -80,7 +85,7 @@ def _supports_wgmma(layer: Layer[FeatureLoss]) -> bool:
 
 
 LOWERINGS = (
-    MultiLowering(FeatureLoss, steps, no_weights),
+    MultiLowering(FeatureLoss, steps, no_weights, finds_bound=True),
     *(
         MultiLowering(
             FeatureLoss,
@@ -89,6 +94,7 @@ LOWERINGS = (
             family=family,
             supports=supports,
             takes=lambda layer: (wgmma.ELEMENTS[layer.precision], Element.F32),
+            finds_bound=True,
         )
         for family, supports in (("wgmma", _supports_wgmma), ("mma", _supports_stored))
     ),

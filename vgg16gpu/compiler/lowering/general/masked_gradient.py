@@ -16,6 +16,7 @@ from vgg16gpu.compiler.lowering.base import (
     Places,
     ceil_div,
     no_weights,
+    scalars,
 )
 from vgg16gpu.compiler.lowering.strided import view
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
@@ -30,24 +31,31 @@ _F32: Final = Element.F32
 
 
 def kernel(
-    x: Sequence[Element], y: Element, pools: bool, width: int, *, parts: bool = False, clips: bool = False
+    x: Sequence[Element], y: Element, pools: bool, width: int, *, factors: int = 0, clips: bool = False
 ) -> Kernel:
     """The kernel compiled for a map and gradients of these elements, and a result of that.
 
-    parts: whether it leaves the largest magnitudes, too. clips: whether the map is what a Clip has given.
+    factors: a bit for each gradient that has one for each image. clips: whether the map is what a Clip has given.
     """
     element = next((each for each in (*x, y) if each is not Element.F32), Element.F32)
     macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
     floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
-    further = (*((("PARTS", 1),) if parts else ()), *((CLIPS,) if clips else ()))
+    further = [(name, number) for name, number in (("FACTORS", factors), ("SCALED", _is_scaled(y))) if number]
+    further += [CLIPS] if clips else []
     return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *further))
 
 
-def _variants(element: Element, out: Element, width: int, parts: bool) -> Iterator[tuple[tuple[str, int], ...]]:
+def _is_scaled(y: Element) -> int:
+    """Whether a result of this element has a factor for each image: float16 has no room for gradients otherwise."""
+    return int(y in (Element.F16, Element.F16_PAIR))
+
+
+def _variants(element: Element, out: Element, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
     """Those of a perceptual loss, one or two gradients in the map's element or in float32."""
     for pools in (False, True):
         for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
-            yield kernel((element, *gradients), out, pools, width, parts=parts).defines
+            factors = int(element in (Element.F16, Element.F16_PAIR) and gradients[0] is element)
+            yield kernel((element, *gradients), out, pools, width, factors=factors).defines
 
 
 def _clip_variants() -> Iterator[tuple[tuple[str, int], ...]]:
@@ -60,14 +68,16 @@ def _clip_variants() -> Iterator[tuple[tuple[str, int], ...]]:
 VARIANTS = tuple(
     dict.fromkeys(
         defines
-        for element, out, width, parts in (
-            *((_F32, _F32, width, False) for width in (1, 4)),
-            *((Element.F16, _F32, width, False) for width in (1, 4, 8)),
-            (Element.BF16, _F32, 8, False),
-            (Element.BF16, Element.BF16, 8, False),
-            *((Element.F16_PAIR, _F32, width, parts) for width in (1, 4, 8) for parts in (False, True)),
+        for element, out, width in (
+            *((_F32, _F32, width) for width in (1, 4)),
+            *((Element.F16, _F32, width) for width in (1, 4, 8)),
+            (Element.F16, Element.F16, 8),
+            (Element.BF16, _F32, 8),
+            (Element.BF16, Element.BF16, 8),
+            *((Element.F16_PAIR, _F32, width) for width in (1, 4, 8)),
+            (Element.F16_PAIR, Element.F16_PAIR, 8),
         )
-        for defines in _variants(element, out, width, parts)
+        for defines in _variants(element, out, width)
     )
 )
 VARIANTS += tuple(_clip_variants())  # tools/ptxas.py
@@ -83,7 +93,8 @@ def steps(
     stored = y.pitch if y.layout is Layout.NHWC else channels
     missing = MAX_GRADIENTS - len(gradients)
     vector = _vector((y, *x))
-    grid, block = _launch(op, height, width, ceil_div(stored, VECTOR if places.parts else vector))
+    grid, block = _launch(op, height, width, ceil_div(stored, vector))
+    how = places.rescaling
     rows = [_strides(value) for value in (y, *x)]
     return (
         Step(
@@ -92,7 +103,7 @@ def steps(
                 y.element,
                 op.pools,
                 vector,
-                parts=places.parts is not None,
+                factors=sum(1 << k for k, value in enumerate(gradients) if value.factor),
                 clips=op.range is not None,
             ),
             grid=grid._replace(z=batch),
@@ -100,8 +111,11 @@ def steps(
             arguments=(
                 *(value.pointer for value in (y, *x, *missing * x[:1])),
                 *(value.factor or value.pointer for value in (*gradients, *missing * x[:1])),
-                places.parts or y.pointer,
+                *(how.bounds if how else ()),
+                *(MAX_GRADIENTS - len(how.bounds if how else ())) * (y.pointer,),
+                *(y.factor or y.pointer, places.maxima),
                 Walk(((batch, height, width, stored, channels), *rows)),
+                *scalars(how.exponent if how else 0, how.growth if how else 0),
                 *(Scalar(end, "f") for end in (ends(op.range, layer.precision) if op.range else ())),
             ),
             flop=(len(gradients) + 3 * op.pools) * math.prod(y.shape),
@@ -121,13 +135,6 @@ def _launch(op: MaskedGradient, height: int, width: int, vectors: int) -> tuple[
     return Dim3(ceil_div(places_across, block.y), ceil_div(height, side)), block
 
 
-def parts(layer: Layer[MaskedGradient]) -> int:
-    """A block of an image has one; how many there are does not depend on how operands lie."""
-    _, channels, height, width = layer.x_shape
-    grid, _ = _launch(layer.op, height, width, ceil_div(_F32.padded(channels), VECTOR))
-    return grid.x * grid.y
-
-
 def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
     return mma.supports(layer) or wgmma.stores_pairs(layer)
 
@@ -139,7 +146,7 @@ def _takes(layer: Layer[MaskedGradient]) -> tuple[Element, ...]:
 
 
 def _gives(layer: Layer[MaskedGradient], wanted: tuple[Element, ...]) -> Element:
-    """bfloat16 where that is multiplied; a float16 of a gradient needs a factor of its image first."""
+    """bfloat16 where that is multiplied; float16 and pairs need a factor of each image: the planner knows where."""
     return Element.BF16 if layer.precision == "bf16" and Element.BF16 in wanted else Element.F32
 
 
@@ -158,18 +165,19 @@ def _vector(values: Sequence[Value]) -> int:
 
 
 LOWERINGS = (
-    MultiLowering(MaskedGradient, steps, no_weights, any_layout=True),
+    MultiLowering(MaskedGradient, steps, no_weights, any_layout=True, reads_factors=True),
     *(
         MultiLowering(
             MaskedGradient,
             steps,
             no_weights,
-            parts=parts,
             family=family,
             supports=supports,
             takes=_takes,
             gives=_gives,
             any_layout=True,
+            rescales=True,
+            reads_factors=True,
         )
         for family, supports in (("wgmma", _supports_wgmma), ("mma", mma.supports))
     ),
