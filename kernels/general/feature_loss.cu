@@ -4,15 +4,14 @@
 //           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
 //           divided by sqrt(1e-8 + the sum of their squares)
 //           With LARGEST largest[n] is raised to the bits of the largest magnitude of the cotangent; NaN is the largest.
-// Layouts:  feature (N,P,pitch) of FEATURE, cotangent (N,P,cotangent_pitch), target (N,P,C) of TARGET, C <= both pitches;
-//           out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale has a power of two for each
-//           stored channel; else it is not read.
+// Layouts:  feature (N,P,pitch) of FEATURE, target (N,P,target_pitch) of TARGET, cotangent (N,P,cotangent_pitch), C <= all
+//           pitches; out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale and target_scale
+//           have a power of two for each stored channel; else they are not read.
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,
 //           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: `lanes` have a
 //           pixel, 16 channels a lane in registers, two times 8 neighbours where C is a multiple of 8; more than 32
 //           lanes hold come in chunks. A block has 2 pixels for each group of lanes.
-// Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16; FEATURE 3 pair of float16.
-//           LARGEST (0) 0, 1.
+// Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16; LARGEST (0) 0, 1.
 // Shared:   32 bytes; 256 threads.
 // Cost:     reads feature and target once (unit_loss more than 512 channels three times, from the caches after the
 //           first), writes the cotangent once: loss and gradient are one pass.
@@ -37,6 +36,7 @@
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int CHUNK = 8192;  // elements of a block of feature_loss
+constexpr int UNIT_BLOCKS = FEATURE == 3 && TARGET == 3 ? 2 : 3;  // on a multiprocessor: caps the registers
 constexpr int PIXEL_ROUNDS = 2;  // of unit_loss, THREADS / lanes pixels each
 constexpr float EPSILON = 1e-8f;
 
@@ -86,17 +86,18 @@ __device__ __forceinline__ void load_stored(float* values, const void* map, long
     load8_stored<ELEMENT>(values, map, at);
 }
 
-// The feature as it is stored.
-struct Feature {
+// The feature or the target, a map of ELEMENT as it is stored.
+template <int ELEMENT>
+struct Map {
   const void* values;
   const float* scale;  // of pairs
   long long plane;     // from hi to lo, in elements
 
-  // Up to WIDTH neighbouring channels, from `c` on, of the pixel that begins at element `at`.
+  // WIDTH neighbouring channels, from `c` on, of the pixel that begins at element `at`.
   template <int WIDTH>
   __device__ __forceinline__ void load(float* v, long long at, int c) const {
-    load_stored<FEATURE == F16_PAIR ? F16 : FEATURE, WIDTH>(v, values, at + c);
-    if constexpr (FEATURE == F16_PAIR) {
+    load_stored<ELEMENT == F16_PAIR ? F16 : ELEMENT, WIDTH>(v, values, at + c);
+    if constexpr (ELEMENT == F16_PAIR) {
       float low[WIDTH], by[WIDTH];
       load_stored<F16, WIDTH>(low, values, plane + at + c);
       load_channels<WIDTH>(by, scale + c);
@@ -105,6 +106,8 @@ struct Feature {
     }
   }
 };
+typedef Map<FEATURE> Feature;
+typedef Map<TARGET> Target;
 
 // With LARGEST raises `most` to the largest of these magnitudes.
 template <int LENGTH>
@@ -127,21 +130,21 @@ struct Differences {};
 // first_at, target_first: where the image begins in `feature` and `target`.
 template <bool ABSOLUTE, int WIDTH>
 __device__ __forceinline__ float chunk_loss(Differences<ABSOLUTE, WIDTH>, float* cotangent, const Feature& feature,
-                                            long long first_at, const void* target, long long target_first, int pixels,
-                                            int C, int pitch, int cotangent_pitch, float slope, bool wants_cotangent,
-                                            float& most) {
+                                            long long first_at, const Target& target, long long target_first,
+                                            int pixels, int C, int pitch, int target_pitch, int cotangent_pitch,
+                                            float slope, bool wants_cotangent, float& most) {
   float sums[WIDTH] = {};
   const int vectors = C / WIDTH, count = pixels * vectors;
-  const bool is_flat = FEATURE != F16_PAIR && pitch == C && cotangent_pitch == C;  // then all pixels are one row
+  const bool has_scales = FEATURE == F16_PAIR || TARGET == F16_PAIR;
+  const bool is_flat = !has_scales && pitch == C && target_pitch == C && cotangent_pitch == C;  // then all is one row
   const int first = static_cast<int>(blockIdx.x) * (CHUNK / WIDTH);
   for (int i = threadIdx.x; i < CHUNK / WIDTH && first + i < count; i += THREADS) {
     const int vector = first + i;
     const int pixel = is_flat ? 0 : vector / vectors, c = (vector - pixel * vectors) * WIDTH;
     const long long at = static_cast<long long>(pixel) * cotangent_pitch + c;
-    const long long target_at = target_first + static_cast<long long>(vector) * WIDTH;
     float x[WIDTH], t[WIDTH], d[WIDTH];
     feature.load<WIDTH>(x, first_at + static_cast<long long>(pixel) * pitch, c);
-    load_stored<TARGET, WIDTH>(t, target, target_at);
+    target.load<WIDTH>(t, target_first + static_cast<long long>(pixel) * target_pitch, c);
     UNROLL
     for (int v = 0; v < WIDTH; v++) d[v] = slope * differ<ABSOLUTE>(x[v], t[v], sums[v]);
     if (!wants_cotangent) continue;
@@ -158,19 +161,21 @@ __device__ __forceinline__ float chunk_loss(Differences<ABSOLUTE, WIDTH>, float*
 
 extern "C" __global__ void __launch_bounds__(THREADS) feature_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ feature_scale, const void* __restrict__ target, unsigned* __restrict__ largest,
-    int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope, int absolute,
-    int wants_cotangent GUARD_PARAMETERS) {
+    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ target_scale,
+    unsigned* __restrict__ largest, int pixels, int C, int pitch, int target_pitch, int cotangent_pitch, float scale,
+    float slope, int absolute, int wants_cotangent GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
-  const long long n = blockIdx.y, at = n * pixels * pitch, goal = n * pixels * C;
-  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
+  const long long n = blockIdx.y, at = n * pixels * pitch, goal_at = n * pixels * target_pitch;
+  const long long all_pixels = static_cast<long long>(gridDim.y) * pixels;
+  const Feature map = {feature, feature_scale, all_pixels * pitch};
+  const Target goal = {target, target_scale, all_pixels * target_pitch};
   cotangent += n * pixels * cotangent_pitch;
   const bool wants = wants_cotangent != 0;
   float sum, most = 0.f;
   const auto of_chunk = [&](auto differences) {
-    return chunk_loss(differences, cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants,
-                      most);
+    return chunk_loss(differences, cotangent, map, at, goal, goal_at, pixels, C, pitch, target_pitch, cotangent_pitch,
+                      slope, wants, most);
   };
   if (C % 4 == 0)
     sum = absolute ? of_chunk(Differences<true, 4>()) : of_chunk(Differences<false, 4>());
@@ -216,13 +221,13 @@ struct Lane {
     walk(chunk, end, [&](int c, int i) { load_channels<WIDTH>(w + i, channels + c); });
   }
 
-  __device__ __forceinline__ void load(const Feature& feature, long long at, const void* target, long long goal, int chunk,
-                                       int end) {
+  __device__ __forceinline__ void load(const Feature& feature, long long at, const Target& target, long long goal,
+                                       int chunk, int end) {
     UNROLL
     for (int i = 0; i < VALUES; i++) x[i] = t[i] = 0.f;
     walk(chunk, end, [&](int c, int i) {
       feature.load<WIDTH>(x + i, at, c);
-      load_stored<TARGET, WIDTH>(t + i, target, goal + c);
+      target.load<WIDTH>(t + i, goal, c);
     });
   }
 };
@@ -230,7 +235,7 @@ struct Lane {
 // The loss of a pixel, in this lane's channels, over `scale`; and its gradient. at, goal: where the pixel begins.
 template <int WIDTH>
 __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, const Feature& feature, long long at,
-                                            const void* target, long long goal, const float* channels, int C,
+                                            const Target& target, long long goal, const float* channels, int C,
                                             int cotangent_pitch, float slope, bool wants_cotangent, bool valid,
                                             float& most) {
   constexpr int VALUES = Lane<WIDTH>::VALUES;
@@ -282,9 +287,9 @@ __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, 
 }
 
 template <int WIDTH>
-__device__ __forceinline__ float block_loss(float* cotangent, const Feature& feature, const void* target,
-                                            const float* channels, int pixels, int C, int pitch, int cotangent_pitch,
-                                            int lanes, float slope, bool wants_cotangent, float& most) {
+__device__ __forceinline__ float block_loss(float* cotangent, const Feature& feature, const Target& target,
+                                            const float* channels, int pixels, int C, int pitch, int target_pitch,
+                                            int cotangent_pitch, int lanes, float slope, bool wants_cotangent, float& most) {
   const int at_once = THREADS / lanes, thread = static_cast<int>(threadIdx.x);
   Lane<WIDTH> own = {thread % lanes, lanes};
   own.load_weights(channels, 0, C);
@@ -293,27 +298,32 @@ __device__ __forceinline__ float block_loss(float* cotangent, const Feature& fea
     const int pixel = (static_cast<int>(blockIdx.x) * PIXEL_ROUNDS + round) * at_once + thread / lanes;
     const bool valid = pixel < pixels;  // all lanes come to the shuffles
     const long long row = static_cast<long long>(blockIdx.y) * pixels + (valid ? pixel : 0);
-    sum += pixel_loss<WIDTH>(own, cotangent + row * cotangent_pitch, feature, row * pitch, target, row * C, channels, C,
+    sum += pixel_loss<WIDTH>(own, cotangent + row * cotangent_pitch, feature, row * pitch, target, row * target_pitch,
+                             channels, C,
                              cotangent_pitch, slope, wants_cotangent, valid, most);
   }
   return sum;
 }
 
 // lanes: of a pixel, a power of two up to 32.
-extern "C" __global__ void __launch_bounds__(THREADS, 3) unit_loss_f32(
+extern "C" __global__ void __launch_bounds__(THREADS, UNIT_BLOCKS) unit_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
-    unsigned* __restrict__ largest, int pixels, int C, int pitch, int cotangent_pitch, int lanes, float scale, float slope,
-    int wants_cotangent GUARD_PARAMETERS) {
+    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ target_scale,
+    const float* __restrict__ channels, unsigned* __restrict__ largest, int pixels, int C, int pitch, int target_pitch,
+    int cotangent_pitch, int lanes, float scale, float slope, int wants_cotangent GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
-  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
+  const long long all_pixels = static_cast<long long>(gridDim.y) * pixels;
+  const Feature map = {feature, feature_scale, all_pixels * pitch};
+  const Target goal = {target, target_scale, all_pixels * target_pitch};
   const bool wants = wants_cotangent != 0;
   float sum, most = 0.f;
   if (C % 8 == 0)
-    sum = block_loss<8>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants, most);
+    sum = block_loss<8>(cotangent, map, goal, channels, pixels, C, pitch, target_pitch, cotangent_pitch, lanes, slope,
+                        wants, most);
   else
-    sum = block_loss<1>(cotangent, map, target, channels, pixels, C, pitch, cotangent_pitch, lanes, slope, wants, most);
+    sum = block_loss<1>(cotangent, map, goal, channels, pixels, C, pitch, target_pitch, cotangent_pitch, lanes, slope,
+                        wants, most);
   store_largest(largest, most, scratch);
   sum = block_reduce<false, WARPS>(sum, scratch);
   if (threadIdx.x == 0) out[blockIdx.y * gridDim.x + blockIdx.x] = scale * sum;

@@ -136,7 +136,7 @@ struct Channels<F16_PAIR> {
   __device__ __forceinline__ float value(int i) const { return high.value(i) + low.value(i); }
 };
 
-static_assert(ELEMENT != F16_PAIR || !Passed::HAS_LIMITS, "pairs hold a map times a scale");
+static_assert(ELEMENT != F16_PAIR || FLOATS & 1 || !Passed::HAS_LIMITS, "pairs hold a map times a scale");
 
 struct Place {
   long long n;

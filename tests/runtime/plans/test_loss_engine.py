@@ -55,6 +55,24 @@ def test_values_and_gradients(device: Device, model: Path, case: str) -> None:
         assert (same < 1e-6 * loss).all()
 
 
+@pytest.mark.every_case(reason="each distance has another symmetric gradient")
+@pytest.mark.parametrize("case", CASES)
+def test_images_against_others_in_one_run(device: Device, model: Path, case: str) -> None:
+    """The bits of the loss against targets of these, and of the gradients with the roles changed."""
+    x, y = images(2, 21), -images(2, 21)
+    with LossEngine(model, **CASES[case], device=device.facts.kind) as engine:
+        loss, to_x = engine.value_and_gradient(x, engine.targets(y))
+        _, to_y = engine.value_and_gradient(y, engine.targets(x))
+        for found in (engine.compare(x, y), engine.compare(x, y, gradients=1), engine.compare(x, y, gradients=2)):
+            for ours, other in zip(found, (loss, to_x, to_y), strict=False):
+                assert_same_bits(ours, other)
+        assert_same_bits(engine.compare(x, y, mean=True)[0], engine.value(x, engine.targets(y), mean=True))
+        with pytest.raises(InputError, match=r"x has shape \(2, 3, 21, 21\), and y \(1, 3, 21, 21\); give as many"):
+            engine.compare(x, y[:1])
+        with pytest.raises(InputError, match="gradients 3: give 0, 1"):
+            engine.compare(x, y, gradients=3)
+
+
 def test_one_target_for_all_and_a_style_of_another_size(device: Device, model: Path) -> None:
     x, style = images(2), images(1, 40)
     with LossEngine(model, **CASES["both"], device=device.facts.kind) as engine:

@@ -60,6 +60,13 @@ class Backward:
     constants: dict[str, Array]
     rescales: bool = False
     ops: list[Op] = field(default_factory=list)
+    _turned: dict[int, Array] = field(default_factory=dict)  # weights of convolutions, by the identity of theirs
+
+    def turned(self, weight: Array) -> Array:
+        """The weights of a convolution's gradient; one array for all that share theirs."""
+        if id(weight) not in self._turned:
+            self._turned[id(weight)] = turned_conv(weight)
+        return self._turned[id(weight)]
 
     def fresh(self, name: str) -> str:
         """A name like `name` that no value has."""
@@ -165,7 +172,7 @@ def _transposed(back: Backward, op: Transpose, gradient: str) -> _Found:
 
 def _conv(back: Backward, op: Conv, gradient: str) -> _Found:
     spread, window = _turned_window(back, op, op.window, gradient)
-    return [(op.x, back.product(Conv, spread, op.x, turned_conv(op.weight), None, window))]
+    return [(op.x, back.product(Conv, spread, op.x, back.turned(op.weight), None, window))]
 
 
 def _general_conv(back: Backward, op: GeneralConv, gradient: str) -> _Found:

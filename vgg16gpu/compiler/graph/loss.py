@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from vgg16gpu.compiler.graph.backward import Backward
 from vgg16gpu.compiler.graph.gradient import back_to_input, needed, unpooled
 from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, Distance, FeatureLoss, Gram, GramGradient, RowSum, target_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op, Reshape, Shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op, Reshape, Shape, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.errors import ModelError
 
@@ -78,20 +78,85 @@ def loss_graph(
     """
     back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants), rescales=precision == "fp16")
     forward = unpooled(graph, back) if gradient else graph.ops
-    behind: dict[str, list[Op]] = {}  # a feature: what its terms compute, right behind it while the caches have it
-    found = []
-    for term in terms:
-        feature = _feature(graph, term, back.shapes)
-        found.append(_compared(back, behind.setdefault(feature, []), term, feature, gradient))
-    ops = _placed(forward, behind, graph.input.name)
-    outputs: tuple[str, ...] = (_summed(back, ops, [made.parts for made in found]),)
-    if gradient:
-        given = [(made.feature, made.gradient) for made in found]
-        outputs = (*outputs, back_to_input(graph.input, forward, back, given))
-    kept, names = needed((*ops, *back.ops), outputs)
+    found = [_compared(back, term, _feature(graph, term, back.shapes), None, gradient) for term in terms]
+    ops, outputs = _joined(back, forward, [_Way(graph.input, forward, found)], gradient)
+    kept, names = needed(ops, outputs)
     targets = {made.target: back.shapes[made.target] for made in found}
     others = tuple(GraphInput(name, dims) for name, dims in targets.items())
     return LossGraph(Graph(graph.input, kept, outputs, others, _read(back, names)), targets)
+
+
+def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: int, precision: str = "fp32") -> Graph:
+    """The loss of images of this shape against others, a further input of the same shape, by a simplified graph.
+
+    gradients: to how many of both, the images first: 0, 1 or 2. Outputs: the loss of each image, (N,), and these
+    gradients. Raises ModelError as `gradient_graph`.
+    """
+    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants), rescales=precision == "fp16")
+    forward = unpooled(graph, back) if gradients else graph.ops
+    second, twins = _twin_of(graph.input, forward if gradients > 1 else graph.ops, back)
+    other = GraphInput(twins[graph.input.name], shape)
+    features = [(_feature(graph, term, back.shapes), term) for term in terms]
+    pairs = [_compared(back, term, name, twins[name], gradients > 0) for name, term in features]
+    ways = [_Way(graph.input, forward, pairs)]
+    if gradients > 1:
+        turned = [_compared(back, term, twins[name], name, True) for name, term in features]
+        ways.append(_Way(other, second, turned))
+    first, *rest = forward
+    ops, outputs = _joined(back, (first, *second, *rest), ways, gradients > 0)
+    kept, names = needed(ops, outputs)
+    return Graph(
+        *(graph.input, kept, outputs, (other,), _read(back, names)), twins={new: old for old, new in twins.items()}
+    )
+
+
+def _twin_of(source: GraphInput, ops: Sequence[Op], back: Backward) -> tuple[tuple[Op, ...], dict[str, str]]:
+    """The same ops for another input, and the names there of the input and of every value."""
+    names: dict[str, str] = {}
+    for name in (source.name, *(op.y for op in ops)):
+        names[name] = back.fresh(f"{name}/of target")
+        back.shapes[names[name]] = back.shapes[name]
+    twins = (with_operands(op, [names.get(name, name) for name in op.operands]) for op in ops)
+    return tuple(replace(op, y=names[op.y], names=(names[op.y],)) for op in twins), names
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """A way there and back: what is compared of one input, by these ops."""
+
+    source: GraphInput
+    forward: Sequence[Op]
+    found: Sequence[_Compared]
+
+
+def _joined(
+    back: Backward, forward: Sequence[Op], ways: Sequence[_Way], gradient: bool
+) -> tuple[tuple[Op, ...], tuple[str, ...]]:
+    """All ops in order, and the outputs: forward, and back if that is wanted; each term right before who reads it.
+
+    So a term's gradient takes room for as long as one step. Without gradients terms stand behind their features.
+    """
+    groups = [made.ops for way in ways for made in way.found]
+    gradients = []
+    for way in ways if gradient else ():
+        given = [(made.feature, made.gradient) for made in way.found]
+        gradients.append(back_to_input(way.source, tuple(way.forward), back, given))
+    ops = [*forward] if gradient else _behind(forward, ways[0])
+    waiting = {name: group for group in groups for op in group for name in op.results} if gradient else {}
+    for op in back.ops:
+        for name in op.operands:
+            ops += [each for each in waiting.get(name, ()) if each not in ops]
+        ops.append(op)
+    total = _summed(back, ops, [made.parts for made in ways[0].found])
+    return tuple(ops), (total, *gradients)
+
+
+def _behind(forward: Sequence[Op], way: _Way) -> list[Op]:
+    """The ops, and behind each the terms that read its result, while the caches have that."""
+    terms: dict[str, list[Op]] = {}
+    for made in way.found:
+        terms.setdefault(made.feature, []).extend(made.ops)
+    return [*terms.get(way.source.name, ()), *(one for op in forward for one in (op, *terms.get(op.y, ())))]
 
 
 class _Compared(NamedTuple):
@@ -101,6 +166,7 @@ class _Compared(NamedTuple):
     target: str
     parts: str  # partial sums of the loss
     gradient: str  # of the feature; "" if it is not wanted
+    ops: tuple[Op, ...]
 
 
 def _feature(graph: Graph, term: Term, shapes: Mapping[str, Shape]) -> str:
@@ -115,11 +181,17 @@ def _feature(graph: Graph, term: Term, shapes: Mapping[str, Shape]) -> str:
     return feature
 
 
-def _compared(back: Backward, ops: list[Op], term: Term, feature: str, gradient: bool) -> _Compared:
-    compared = _add(back, ops, Gram, feature, "gram") if term.kind == "gram" else feature
+def _compared(back: Backward, term: Term, feature: str, other: str | None, gradient: bool) -> _Compared:
+    """A term of a feature and a target: that of `other`, a value like the feature, or without one from outside."""
+    ops: list[Op] = []
+    is_gram = term.kind == "gram"
+    compared = _add(back, ops, Gram, feature, "gram") if is_gram else feature
     shape = back.shapes[compared]
-    target = back.fresh(f"{compared}/target")
-    back.shapes[target] = target_shape(shape)
+    if other is None:
+        target = back.fresh(f"{compared}/target")
+        back.shapes[target] = target_shape(shape)
+    else:
+        target = _add(back, ops, Gram, other, "gram") if is_gram else other
     others = [target]
     if term.kind == "unit":
         channels = np.ones(shape[1], np.float32) if term.channels is None else term.channels
@@ -130,14 +202,9 @@ def _compared(back: Backward, ops: list[Op], term: Term, feature: str, gradient:
     distance: Distance = "squared" if term.kind == "gram" else term.kind
     weight = term.weight / math.prod(shape[2:] if term.kind == "unit" else shape[1:])
     parts = _add(back, ops, FeatureLoss, compared, "loss", tuple(others), distance, weight, cotangent)
-    if cotangent and compared != feature:
+    if cotangent and is_gram:
         cotangent = _add(back, ops, GramGradient, cotangent, "of map", (feature,))
-    return _Compared(feature, target, parts, cotangent or "")
-
-
-def _placed(forward: Sequence[Op], behind: Mapping[str, Sequence[Op]], source: str) -> list[Op]:
-    """The ops of the model, and behind each those that read its result alone."""
-    return [*behind.get(source, ()), *(one for op in forward for one in (op, *behind.get(op.y, ())))]
+    return _Compared(feature, target, parts, cotangent or "", tuple(ops))
 
 
 def _summed(back: Backward, ops: list[Op], parts: list[str]) -> str:

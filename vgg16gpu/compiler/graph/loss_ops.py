@@ -1,6 +1,7 @@
 """Ops of losses between features, which stand in the graphs that `loss.py` makes alone.
 
-Features are maps (N, C, H, W), or Gram matrices (N, C, C). Targets of maps come with their channels last, (N, H*W, C).
+Features are maps (N, C, H, W), or Gram matrices (N, C, C). Targets are others, or of maps come from outside with their
+channels last, (N, H*W, C).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class FeatureLoss(MultiOp):
         """(N, blocks, 1), for a feature, its target and perhaps weights. Raises ModelError."""
         shape, target, *weights = shapes
         fits = weights == [(shape[1],)] and len(shape) == 4 if self.distance == "unit" else not weights
-        if len(shape) not in (3, 4) or target != target_shape(shape) or not fits:
+        if len(shape) not in (3, 4) or target not in (shape, target_shape(shape)) or not fits:
             raise ModelError(f"FeatureLoss '{self.y}': a target of shape {target} for a feature of shape {shape}")
         return shape[0], blocks(self, shape), 1
 

@@ -349,7 +349,8 @@ class Graph:
     """A whole model. `ops` are in topological order; each value has one producer.
 
     `others`: run-time inputs beside `input`. `constants`: what general ops read beside run-time values. `integers`: for
-    values that the file itself rounds to bytes the step, and whether they are signed.
+    values that the file itself rounds to bytes the step, and whether they are signed. `twins`: one of `others`, and
+    values that are of it what the named ones are of `input`: they share weights and scales.
     """
 
     input: GraphInput
@@ -358,6 +359,7 @@ class Graph:
     others: tuple[GraphInput, ...] = ()
     constants: Mapping[str, Array] = field(default_factory=dict)
     integers: Mapping[str, tuple[float, bool]] = field(default_factory=dict)
+    twins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[GraphInput, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.graph.ops import Array, Gemm, Graph, Op, Pool, Shape, Transpose, with_operands
+from vgg16gpu.compiler.graph.ops import Array, Gemm, Graph, Op, Pool, Shape, Transpose, op_arrays, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
@@ -69,7 +69,8 @@ def _with_stored_inputs(graph: Graph) -> Graph:
     for op in graph.ops:
         if not any(lowering.any_layout for lowering in lowerings(op)):
             for item in graph.others:
-                if item.name in op.operands and len(item.shape) in ROWS:
+                is_map = len(item.shape) in ROWS and item.name not in graph.twins  # which are taken in as the input is
+                if item.name in op.operands and is_map:
                     order = tuple(range(len(item.shape)))
                     y = f"{item.name}/stored"
                     if item.name not in copies:  # not in front of all: kernels may take the first op's input as it is
@@ -180,7 +181,8 @@ def _weight_plan(arena: WeightArena) -> WeightPlan:
 def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
     """Room for the scales of every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
-    sampled = (op for op in selection.graph.ops if selection.unsampled.isdisjoint(op.results))
+    twins = selection.graph.twins
+    sampled = (op for op in selection.graph.ops if selection.unsampled.isdisjoint(op.results) and op.y not in twins)
     ops = [op for op in sampled if selection.lowerings[op.y].family != "ffma"]
     for op in ops:
         names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
@@ -191,7 +193,7 @@ def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scali
     found = {name: scales.reserve(selection.shapes[name][1], uniform, arena) for name, uniform in names.items()}
     for y, x in pooled.items():
         found[y] = found[x]
-    return found
+    return found | {twin: found[name] for twin, name in twins.items() if name in found}
 
 
 def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, object]:
@@ -199,9 +201,16 @@ def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, obje
     scaled = selection.scalings.get(selection.graph.input.name)
     if scaled:
         arena.finish.append(scales.choose(scaled))
-    constants = {}
+    constants: dict[str, object] = {}
+    known: dict[tuple[object, ...], object] = {}  # what twins, and their ways back, share
     for layer in selection.layers(selection.shapes):
-        constants[layer.op.y] = selection.lowerings[layer.op.y].weights(layer, arena)
+        lowering = selection.lowerings[layer.op.y]
+        arrays = tuple(map(id, op_arrays(layer.op)))
+        key = (type(layer.op), arrays, lowering, layer.x_shape[1:], layer.x_scaling, layer.y_scaling, layer.rescaled)
+        if arrays and key in known:
+            constants[layer.op.y] = known[key]
+            continue
+        constants[layer.op.y] = known[key] = lowering.weights(layer, arena)
         if layer.y_scaling and layer.y_scaling is not layer.x_scaling:
             arena.finish.append(scales.choose(layer.y_scaling))
     return constants

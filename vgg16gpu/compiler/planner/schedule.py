@@ -69,13 +69,14 @@ class Scheduler:
 class Placement(NamedTuple):
     """Where everything lies in the activation arena.
 
-    counters: of each op, by its value. bounds: words for the largest magnitudes of values, by their names. buffers:
-    places with a lifetime: stored values, conversions, workspaces, and the block of raw inputs, control words and
-    outputs. values: what ops read and write, constants of the graph among them. raw_end, output_end: offsets behind the
-    raw inputs and the outputs. nbytes: of the whole arena.
+    given: further inputs as they come. counters: of each op, by its value. bounds: words for the largest magnitudes of
+    values, by their names. buffers: places with a lifetime: stored values, conversions, workspaces, and the block of
+    raw inputs, control words and outputs. values: what ops read and write, constants of the graph among them. raw_end,
+    output_end: offsets behind the raw inputs and the outputs. nbytes: of the whole arena.
     """
 
     control: Control
+    given: Mapping[str, Value]
     counters: Mapping[str, Pointer]
     bounds: Mapping[str, Pointer]
     buffers: Mapping[_Buffer, Pointer]
@@ -115,12 +116,13 @@ class _Schedule:
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
         self.bounded = self._bounded()
         self.found: set[str] = set()  # of these, what the steps so far have found the largest magnitudes of
+        self.waiting = {*self._stored_twins}  # what the steps so far have not taken in
         self.placement = self._placement()
 
     def program(self) -> Program:
         steps: list[Step] = []
         for layer in self.layers:
-            if not isinstance(self.selection.lowerings[layer.op.y], InputLowering):  # else it is a step of the entries
+            if layer is not self.layers[0] or not self.takes_input:  # else it is a step of the entries
                 steps += self._op_steps(layer)
             steps += self._observe(layer.op.y)
         outputs = self.placement.outputs
@@ -140,7 +142,7 @@ class _Schedule:
             output_end=self.placement.output_end,
             activations_nbytes=self.placement.nbytes,
             values=tuple(self.placement.values[name] for name in names if name in self.placement.values),
-            others=tuple(self.placement.values[other.name] for other in self.graph.others),
+            others=tuple(self.placement.given[other.name] for other in self.graph.others),
         )
 
     # What is stored how
@@ -148,7 +150,17 @@ class _Schedule:
     @property
     def takes_input(self) -> bool:
         """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
-        return isinstance(self.selection.lowerings[self.layers[0].op.y], InputLowering)
+        return self._takes_raw(self.layers[0])
+
+    def _takes_raw(self, layer: Layer[Op]) -> bool:
+        """Whether an op reads images as they come."""
+        return isinstance(self.selection.lowerings[layer.op.y], InputLowering)
+
+    @property
+    def _stored_twins(self) -> tuple[str, ...]:
+        """The further images that are stored in another form than they come in."""
+        names = self.selection.twin_inputs
+        return tuple(name for name in names if not all(map(self._takes_raw, self.readers.get(name, ()))))
 
     @property
     def _stays_raw(self) -> bool:
@@ -158,6 +170,7 @@ class _Schedule:
     def _elements(self) -> dict[str, Element]:
         """The element of every stored value."""
         found = {} if self.takes_input else {self.graph.input.name: Element.F32}
+        found |= dict.fromkeys(self._stored_twins, Element.F32)
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
             wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
@@ -178,7 +191,7 @@ class _Schedule:
         """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
         if len(self.shapes[name]) not in ROWS:
             return Layout.PLAIN
-        if name == self.graph.input.name or self.elements[name] is not Element.F32:
+        if name not in self.producers or self.elements[name] is not Element.F32:  # images, or what kernels know so
             return Layout.NHWC
         lowerings = [
             self.selection.lowerings[self.producers[name].y],
@@ -222,6 +235,7 @@ class _Schedule:
             bounds=dict(zip(self.bounded, places[len(counters) :], strict=False)),
             buffers=buffers,
             values=self._values(buffers, outputs),
+            given=self._given_inputs() | self._raw_inputs(start),
             outputs=outputs,
             raw_end=raw_end,
             output_end=start + in_block[-1],
@@ -247,7 +261,8 @@ class _Schedule:
         }
         plain = {value.name: value for value in outputs}
         held = {name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()}
-        return plain | stored | held | self._given_inputs() | self._raw_inputs(buffers[_BLOCK].offset)
+        others = self._given_inputs() | self._raw_inputs(buffers[_BLOCK].offset)
+        return plain | others | stored | held
 
     def _given_inputs(self) -> dict[str, Value]:
         """The inputs that kernels read where a caller has them, at places that differ."""
@@ -271,7 +286,7 @@ class _Schedule:
         end = len(self.graph.ops) + 1
         last_use = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.operands}
         born = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.results}
-        born[self.graph.input.name] = 0
+        born |= dict.fromkeys((self.graph.input.name, *self._stored_twins), 0)
         outputs = set(self.graph.outputs)  # each has its place to itself, so that a run can put it somewhere else
         lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
         for name, element in self.elements.items():
@@ -307,8 +322,13 @@ class _Schedule:
     # What is launched
 
     def _op_steps(self, layer: Layer[Op]) -> list[Step]:
-        op, steps = layer.op, []
+        op, steps = layer.op, list[Step]()
         read = {name: self.placement.values[name] for name in op.operands}
+        if self._takes_raw(layer):
+            source, y = self._source(self.placement.given[op.x]), self.placement.values[op.y]
+            lowering = self.selection.lowerings[op.y]
+            return [*lowering.steps(layer, source, y, self.weights[op.y], self._op_places(op))]
+        steps += [self._take_in(name) for name in op.operands if name in self.waiting]
         for name, element in self._converted(layer).items():
             converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
             if op.y in self.rescaled:
@@ -324,6 +344,16 @@ class _Schedule:
         x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiLowering) else read[op.x]
         steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
         return steps
+
+    def _source(self, given: Value) -> Source:
+        """Further images as they come."""
+        return Source(given.pointer, "float32", limits=self.selection.input_limits)
+
+    def _take_in(self, name: str) -> Step:
+        """What stores further images as kernels read them; once."""
+        self.waiting.remove(name)
+        status, kind = self.placement.control.status, self.selection.facts.kind
+        return layout.take_in(self._source(self.placement.given[name]), self.placement.values[name], status, kind)
 
     def _op_places(self, op: Op) -> Places:
         buffers = self.placement.buffers

@@ -64,7 +64,7 @@ class KernelSelection:
                 facts=self.facts,
                 precision=self.precision,
                 number=number,
-                reads_input=op is self._only_reader,
+                reads_input=op in self._only_readers,
                 x_scaling=self.scalings.get(op.x),
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
@@ -83,11 +83,19 @@ class KernelSelection:
         )
 
     @cached_property
-    def _only_reader(self) -> Op | None:
-        """The op that alone reads the run-time input, which nobody wants back either."""
-        name = self.graph.input.name
-        readers = [op for op in self.graph.ops if name in op.operands]
-        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
+    def _only_readers(self) -> tuple[Op, ...]:
+        """The ops that alone read images, which nobody wants back either: the run-time input, or a twin of it."""
+        found = []
+        for name in (self.graph.input.name, *self.twin_inputs):
+            readers = [op for op in self.graph.ops if name in op.operands]
+            if len(readers) == 1 and name not in self.graph.outputs:
+                found.append(readers[0])
+        return tuple(found)
+
+    @property
+    def twin_inputs(self) -> tuple[str, ...]:
+        """Further inputs that are images, too."""
+        return tuple(item.name for item in self.graph.others if item.name in self.graph.twins)
 
     def rescales(self, op: Op) -> bool:
         """Whether an op brings each image of what it reads to float16's range, by a factor that its result keeps."""
@@ -95,12 +103,12 @@ class KernelSelection:
 
     @cached_property
     def unsampled(self) -> frozenset[str]:
-        """The values that typical inputs do not tell the sizes of: they depend on further inputs."""
+        """The values that typical inputs do not tell the sizes of: they depend on further inputs, and are no twins."""
         found = {item.name for item in self.graph.others}
         for op in self.graph.ops:
             if not found.isdisjoint(op.operands):
                 found.update(op.results)
-        return frozenset(found)
+        return frozenset(found - self.graph.twins.keys())
 
     @property
     def sampled_part(self) -> KernelSelection:
@@ -108,7 +116,8 @@ class KernelSelection:
         kept: list[Op] = []
         read: set[str] = set()
         for op in reversed(self.graph.ops):
-            on_tensor_cores = self.lowerings[op.y].family != "ffma" and self.unsampled.isdisjoint(op.results)
+            is_sampled = self.unsampled.isdisjoint(op.results) and op.y not in self.graph.twins
+            on_tensor_cores = self.lowerings[op.y].family != "ffma" and is_sampled
             if on_tensor_cores or not read.isdisjoint(op.results):
                 kept.append(op)
                 read.update(op.operands)
@@ -168,7 +177,10 @@ class KernelSelection:
         """The same with clips as limits of what computes or takes in their operands, where kernels know these."""
         if not any(isinstance(op, Clip) for op in self.graph.ops):
             return self
-        graph, limits = without_input_clip(simplify(self.graph, passes=CLIP_PASSES))
+        graph = simplify(self.graph, passes=CLIP_PASSES)
+        if graph.twins:  # of which no more than one would lose its clip
+            return replace(self, graph=graph)
+        graph, limits = without_input_clip(graph)
         return replace(self, graph=graph, input_limits=limits)
 
     def keeping_maps(self, families: tuple[str, ...]) -> KernelSelection:

@@ -182,6 +182,43 @@ class LossEngine(Closing):
         loss, gradient = self._loss(x, targets, Asked(stream, None, out, wait), gradient=True, mean=mean)
         return loss, gradient
 
+    def compare(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        gradients: int = 0,
+        mean: bool = False,
+        stream: Stream = None,
+        out: Any = None,
+        wait: bool = True,
+    ) -> tuple[Any, ...]:
+        """The loss of each image of x against the one of y, (N,) float32, in one run for both.
+
+        gradients: 1 adds that to x, 2 those to x and to y, in the shape of these. Style layers compare the same images.
+        mean, stream, out, wait: as for `value`. Raises InputError where x and y have not the same shape.
+        """
+        if isinstance(gradients, bool) or gradients not in (0, 1, 2):
+            raise InputError(f"gradients {shown(gradients)}: give 0, 1 for that to x, or 2 for those to both")
+        if is_on_device(x):
+            return self._compared_on_device(x, y, Asked(stream, None, out, wait), gradients, mean=mean)[0]
+        refuse_on_host(stream, None, out, wait)
+        first, second = self._inputs.images(x), self._inputs.images(y)
+        self._inputs.check_pair(first.shape, second.shape)
+        share = len(first) if mean else 1
+        with self._lock:
+            self._check_pending()
+            parts = [
+                self._losses.compare(first[rows], second[rows], gradients, share=share)
+                for rows in self._inputs.cut(len(first))
+            ]
+        loss, *others = _joined(parts, (first.shape[:1], first.shape, first.shape)[: 1 + gradients])
+        return loss, *(self.graph.input.to_file(array) for array in others)
+
+    def enqueue_pair(self, x: Any, y: Any, out: Sequence[Any], stream: Stream, *, mean: bool = False) -> Enqueued:
+        """As `compare` with wait=False, of arrays on the GPU; out: as many as results. What `repeat` takes."""
+        return self._compared_on_device(x, y, Asked(stream, None, out, wait=False), len(out) - 1, mean=mean)[1]
+
     def enqueue(
         self, x: Any, targets: Sequence[Any], out: Sequence[Any], stream: Stream, *, mean: bool = False
     ) -> Enqueued:
@@ -303,6 +340,28 @@ class LossEngine(Closing):
                 outs = [place.rows(rows.start, rows.stop) for place in places]
                 verdict, share = asked.verdict(pending, rows.start), x.shape[0] if mean else 1
                 parts += self._losses.loss_on_device(part, others, outs, verdict, singly=singly, share=share)
+            asked.lead(foreign)
+        return found, parts
+
+    def _compared_on_device(
+        self, x: object, y: object, asked: Asked, gradients: int, *, mean: bool
+    ) -> tuple[tuple[Any, ...], Enqueued]:
+        """The results, and what has been enqueued for them."""
+        if not is_on_device(y):
+            raise InputError("x lies on a GPU, and y on the host; bring both to one device")
+        with self._lock:
+            first, foreign = self._view(x, asked)
+            second = view_of(y, foreign, asked.stream, what="y", waits=asked.stream is None)
+            self._inputs.check(second.element_type, second.shape)
+            self._inputs.check_pair(first.shape, second.shape)
+            pending, singly = self._begun(foreign, asked)
+            shapes = (first.shape[:1], first.shape, first.shape)[: 1 + gradients]
+            places, found = asked.outputs(foreign, shapes, None, pending)
+            parts: Enqueued = ()
+            for rows in self._inputs.cut(first.shape[0]):
+                part, other, *outs = (view.rows(rows.start, rows.stop) for view in (first, second, *places))
+                verdict, share = asked.verdict(pending, rows.start), first.shape[0] if mean else 1
+                parts += self._losses.compare_on_device(part, other, outs, verdict, singly=singly, share=share)
             asked.lead(foreign)
         return found, parts
 

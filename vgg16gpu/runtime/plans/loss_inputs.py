@@ -64,6 +64,11 @@ class LossInputs:
             raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
         resolve_input_shape(self._graph, self.rows(shape[0]), (shape[2], shape[3]))
 
+    def check_pair(self, shape: Shape, other: Shape) -> None:
+        """Raise InputError for images that are compared with others of another shape."""
+        if shape != other:
+            raise InputError(f"x has shape {shape}, and y {other}; give as many images, of the same size")
+
     def targets(self, targets: Sequence[Any], shape: Shape) -> list[Array]:
         """Targets on the host, those of one image for all images of this shape (N, C, H, W). Raises InputError."""
         arrays = [as_array(target, "a target", "float32") for target in require_several(targets)]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.loss import Term, loss_graph, target_graph
+from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.devices.base import Device
@@ -38,7 +38,16 @@ class _Key(NamedTuple):
     share: int = 1
 
 
-Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program, and the places of its launches
+class _PairKey(NamedTuple):
+    """What a program is for: the loss of images against others, with the gradients to so many of both."""
+
+    shape: Shape
+    gradients: int
+    share: int = 1
+
+
+_AnyKey: TypeAlias = _Key | _PairKey
+Enqueued: TypeAlias = tuple[tuple[_AnyKey, Key], ...]  # of each batch the program, and the places of its launches
 
 
 class Losses:
@@ -61,7 +70,7 @@ class Losses:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph, self._terms, self._precision = graph, tuple(terms), precision
-        self._programs: PreparedPrograms[_Key] = PreparedPrograms(
+        self._programs: PreparedPrograms[_AnyKey] = PreparedPrograms(
             device, options, samples, self._wanted, KeptPlans(device, memory)
         )
         self._is_whole = graph.input.shape[0] is not None  # a batch has the size that the file says
@@ -74,7 +83,7 @@ class Losses:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
         key = _Key(x.shape, terms, False)
         if pieces := self._pieces(key):
-            return _joined([self.targets(x[rows], terms) for rows in pieces])
+            return _concatenated([self.targets(x[rows], terms) for rows in pieces])
         found = self._programs.at(key).executor.run_once({self._graph.input.name: x})
         return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
@@ -83,7 +92,7 @@ class Losses:
         key = _Key(x.shape, None, gradient, share=share)
         if pieces := self._pieces(key):
             parts = (self.loss(x[rows], [y[rows] for y in targets], gradient=gradient, share=share) for rows in pieces)
-            return _joined(list(parts))
+            return _concatenated(list(parts))
         prepared = self._programs.at(key)
         given = dict(zip(prepared.wanted.others, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
@@ -168,6 +177,37 @@ class Losses:
         inputs = {self._graph.input.name: x, **dict(zip(prepared.wanted.others, targets, strict=True))}
         return ((key, prepared.placed.run(inputs, outs, verdict, singly=singly)),)
 
+    def compare(self, x: Array, y: Array, gradients: int, *, share: int = 1) -> tuple[Array, ...]:
+        """The loss of images against others, (N,), over `share`, and the gradients to so many of both; as `loss`."""
+        key = _PairKey(x.shape, gradients, share)
+        if pieces := self._pieces(key):
+            return _concatenated([self.compare(x[rows], y[rows], gradients, share=share) for rows in pieces])
+        prepared = self._programs.at(key)
+        return prepared.executor.run_once(dict(zip(prepared.wanted.shapes, (x, y), strict=True)))
+
+    def compare_on_device(
+        self,
+        x: DeviceView,
+        y: DeviceView,
+        outs: Sequence[DeviceView],
+        verdict: Verdict | None,
+        *,
+        singly: bool,
+        share: int = 1,
+    ) -> Enqueued:
+        """As `compare`, for arrays on the device; outs: for the losses and the gradients that are wanted."""
+        key = _PairKey(x.shape, len(outs) - 1, share)
+        if pieces := self._pieces(key):
+            parts = []
+            for rows in pieces:
+                part, other, *into = (_rows(view, rows) for view in (x, y, *outs))
+                done = self.compare_on_device(part, other, into, _from(verdict, rows), singly=singly, share=share)
+                parts.append(done)
+            return tuple(done for part in parts for done in part)
+        prepared = self._programs.at(key)
+        inputs = dict(zip(prepared.wanted.shapes, (x, y), strict=True))
+        return ((key, prepared.placed.run(inputs, outs, verdict, singly=singly)),)
+
     def repeat(self, enqueued: Enqueued) -> bool:
         """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
         return all(
@@ -183,7 +223,7 @@ class Losses:
         """Give everything back. Safe to call twice."""
         self._programs.close()
 
-    def _pieces(self, key: _Key) -> list[slice]:
+    def _pieces(self, key: _AnyKey) -> list[slice]:
         """What the batch of a program is cut into, as there is no room for it; nothing where there is."""
         count, *sample = key.shape
         if self._is_whole:
@@ -191,8 +231,12 @@ class Losses:
         rows = self._programs.fitting(count, lambda rows: key._replace(shape=(rows, *sample)))
         return [slice(first, first + rows) for first in range(0, count, rows)] if rows < count else []
 
-    def _wanted(self, key: _Key) -> Wanted:
+    def _wanted(self, key: _AnyKey) -> Wanted:
         inputs, what = {self._graph.input.name: key.shape}, f"the loss of a batch of shape {key.shape}"
+        if isinstance(key, _PairKey):
+            terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
+            made = pair_graph(self._graph, terms, key.shape, gradients=key.gradients, precision=self._precision)
+            return Wanted(made, {**inputs, made.others[0].name: key.shape}, what)
         if key.terms is not None:
             graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
             return Wanted(graph, inputs, what)
@@ -202,7 +246,7 @@ class Losses:
         return Wanted(found.graph, {**inputs, **found.targets}, what, given=given)
 
 
-def _joined(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+def _concatenated(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
     return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 

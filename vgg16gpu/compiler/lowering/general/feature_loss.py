@@ -28,7 +28,11 @@ def _macros(feature: Element, target: Element, *, largest: bool = False) -> tupl
 VARIANTS = (
     (),
     *(_macros(*pair) for e in _STORED for pair in ((e, Element.F32), (Element.F32, e), (e, e))),
-    *(_macros(Element.F16_PAIR, Element.F32, largest=largest) for largest in (False, True)),
+    *(
+        _macros(Element.F16_PAIR, element, largest=largest)
+        for element in (Element.F32, Element.F16_PAIR)
+        for largest in (False, True)
+    ),
     _macros(Element.F16, Element.F16, largest=True),
 )  # tools/ptxas.py
 
@@ -54,9 +58,9 @@ def steps(
             block=Dim3(THREADS),
             arguments=(
                 *(y.pointer, (cotangent or y).pointer, feature.pointer, feature.scale or feature.pointer),
-                *(value.pointer for value in (target, *weights)),
+                *(target.pointer, target.scale or target.pointer, *(value.pointer for value in weights)),
                 places.bound or y.pointer,
-                *scalars(pixels, channels, _pitch(feature), _pitch(cotangent or feature)),
+                *scalars(pixels, channels, _pitch(feature), _pitch(target, channels), _pitch(cotangent or feature)),
                 *scalars(*((lanes(channels),) if is_unit else ())),
                 *(Scalar(op.weight, "f"), Scalar(op.weight if is_absolute else 2 * op.weight, "f")),
                 *scalars(*(flag for group in flags for flag in group)),
@@ -69,9 +73,9 @@ def steps(
     )
 
 
-def _pitch(value: Value) -> int:
-    """Elements from a pixel, or a row of a matrix, to the next."""
-    return value.pitch if value.layout is Layout.NHWC else pixels_and_channels(value.shape)[1]
+def _pitch(value: Value, channels: int | None = None) -> int:
+    """Elements from a pixel, or a row of a matrix, to the next. channels: of a target that comes from outside."""
+    return value.pitch if value.layout is Layout.NHWC else channels or pixels_and_channels(value.shape)[1]
 
 
 def _supports_stored(layer: Layer[FeatureLoss]) -> bool:
