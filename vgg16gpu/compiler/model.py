@@ -15,7 +15,14 @@ from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
-from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
+from vgg16gpu.compiler.onnx.metadata import (
+    LABELS_KEY,
+    NOTE_KEY,
+    RANDOM_NOTE,
+    metadata_list,
+    metadata_of,
+    model_preprocess,
+)
 from vgg16gpu.compiler.vgg.forms import is_of_torch
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.labels import load as load_labels
@@ -114,6 +121,11 @@ class Model:
     def metadata(self) -> Mapping[str, str]:
         """What the file says of itself, by key: see `metadata.py`."""
         return metadata_of(self.file)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its metadata says that its weights are random: those of `model make` do."""
+        return self.metadata.get(NOTE_KEY) == RANDOM_NOTE
 
     @cached_property
     def has_scales(self) -> bool:

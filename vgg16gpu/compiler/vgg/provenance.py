@@ -17,7 +17,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, RANDOM_NOTE
+from vgg16gpu.compiler.onnx.metadata import RANDOM_NOTE
 from vgg16gpu.compiler.vgg.forms import PICKLED
 from vgg16gpu.compiler.vgg.hub import FILES
 from vgg16gpu.errors import ModelError
@@ -63,7 +63,7 @@ def provenance(model: Model) -> Provenance:
     file stay. Of a net whose conv1_1 is torchvision's the other layers are taken for torchvision's, too. Raises
     ModelError for a file that cannot be read, and for a model that cannot.
     """
-    if model.metadata.get(NOTE_KEY) == RANDOM_NOTE:
+    if model.is_random:
         return Provenance("random", f"its metadata says '{RANDOM_NOTE}'")
     if model.is_on_disk and model.path.suffix.lower() in PICKLED and (name := _hub_name(model.path)):
         return Provenance("torchvision", f"its SHA-256 is that of torchvision's {name}")
