@@ -41,7 +41,7 @@ def known() -> Arrays:
 def held(state: Arrays, path: Path | None = None) -> Model:
     """Return a model of the first layers of vgg16; path: the file that its weights would be from, without torch."""
     model = Model.__new__(Model)
-    model._open(hold_arrays(Vgg("vgg16", depth=4).graph(), state, {}, path))
+    model._open(hold_arrays(Vgg("vgg16", depth=4).graph(), state, {}, path), path)
     return model
 
 
