@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.graph.ops import Conv, Graph
 from vgg16gpu.compiler.onnx.metadata import RANDOM_NOTE
 from vgg16gpu.compiler.vgg.forms import PICKLED
 from vgg16gpu.compiler.vgg.hub import FILES
@@ -46,6 +45,25 @@ _HALF_A_DIGIT: Final = 0.5001e-4  # how far a number is from its four digits, an
 _WEIGHTS_SHAPE: Final = (64, 3, 3, 3)
 _DIGITS: Final[Mapping[str, str]] = {Path(name).stem.partition("-")[2]: name for name in FILES.values()}
 _FILES_REMEMBERED: Final = 64
+
+
+class Model(Protocol):
+    """What is asked of a `vgg16gpu.Model`, whose module imports this folder."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its metadata says that its weights are random."""
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it was read from a file."""
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+
+    def loaded(self) -> Graph:
+        """The graph as the file has it."""
 
 
 @dataclass(frozen=True)
