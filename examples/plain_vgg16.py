@@ -23,7 +23,7 @@ import onnx
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "kernels" / "plain"
-MODELS = {"vgg16": ROOT / "models" / "vgg16.onnx", "digits": ROOT / "vgg16gpu" / "data" / "digits.onnx"}
+MODELS = {"vgg16": ROOT / "models" / "random-vgg16.onnx", "digits": ROOT / "vgg16gpu" / "data" / "digits.onnx"}
 REFERENCES = {"vgg16": "vgg16-224-seed0.npz", "digits": "digits.npz"}
 COUNT = 10  # pictures
 TOLERANCE = 1e-5  # the largest error max|y - r| / max|r| of a picture's scores y that passes
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--device", default="gpu", choices=["gpu", "cpu"])
     options = parser.parse_args()
     if not MODELS[options.model].is_file():
-        parser.error(f"{MODELS[options.model]} is not there; `vgg16gpu model make --output models/vgg16.onnx` makes it")
+        parser.error(f"{MODELS[options.model]} is not there; `vgg16gpu model make` makes it")
 
     stored = np.load(ROOT / "testbench" / "references" / REFERENCES[options.model])
     pictures = (stored["pictures"][:COUNT].astype(np.float32) / 255 - stored["mean"]) / stored["std"]

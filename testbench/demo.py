@@ -19,7 +19,7 @@ from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.errors import Error, ModelError
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-MODELS: Final = (Path("models/vgg16.onnx"), Path("models/random-vgg16.onnx"))  # the second where the first is another
+MODELS: Final = (Path("models/vgg16.onnx"), Path("models/random-vgg16.onnx"))  # the first as `model make` had it once
 BATCH: Final = 10
 REFERENCES: Final = ROOT / "testbench" / "references" / "vgg16-224-seed0.npz"
 
@@ -41,17 +41,12 @@ def main() -> int:
 
 
 def choose_model(paths: Sequence[Path]) -> tuple[Path, bool]:
-    """Return the first path that has the VGG16 of the stored references, or is free, and whether the model is there.
+    """Return the first path that has the VGG16 of the stored references, else the last, and whether one has it.
 
-    A file with another model is left alone, but for the last path: `model make` refuses to overwrite what it did not
-    write.
+    Other files are left alone, and at the last path `model make` refuses to overwrite what it did not write.
     """
-    for path in paths[:-1]:
-        if not path.exists():
-            return path, False
-        if is_known(path):
-            return path, True
-    return paths[-1], is_known(paths[-1])
+    found = next((path for path in paths if is_known(path)), None)
+    return found or paths[-1], found is not None
 
 
 def is_known(path: Path) -> bool:

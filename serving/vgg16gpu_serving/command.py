@@ -147,8 +147,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def serve_command(context: click.Context, /, **values: Any) -> None:
     """Serve MODEL over HTTP by the Open Inference Protocol (KServe v2), to tritonclient and others.
 
-    MODEL is an ONNX file, or 'digits'. Images of several requests are run together: whatever waits when the device is
-    free. SIGTERM ends what is under way, then the server; the exit code is 0.
+    MODEL is an ONNX file, a VGG's .pth or .safetensors file, 'torchvision/vgg16' for torch hub's, or 'digits'. Images
+    of several requests are run together: whatever waits when the device is free. SIGTERM ends what is under way, then
+    the server; the exit code is 0.
     """
     options = Options(**values)
     check_installed()

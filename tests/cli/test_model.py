@@ -39,8 +39,8 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        (("--size", "244x244"), "vgg16-244.onnx"),
-        (("--variant", "vgg11", "--batch-norm", "--size", "64"), "vgg11_bn-64.onnx"),
+        (("--size", "244x244"), "random-vgg16-244.onnx"),
+        (("--variant", "vgg11", "--batch-norm", "--size", "64"), "random-vgg11_bn-64.onnx"),
     ],
 )
 def test_make_names_the_file_and_prints_its_checksum(options, name, run, tmp_path):
@@ -56,9 +56,9 @@ def test_make_as_json_with_a_sample(run, tmp_path):
     done = run("make", "--size", "40", "--seed", "3", "--sample", "image.txt", "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert report["path"] == "vgg16-40.onnx"
-    assert report["sha256"] == hashlib.sha256((tmp_path / "vgg16-40.onnx").read_bytes()).hexdigest()
-    assert report["bytes"] == (tmp_path / "vgg16-40.onnx").stat().st_size
+    assert report["path"] == "random-vgg16-40.onnx"
+    assert report["sha256"] == hashlib.sha256((tmp_path / "random-vgg16-40.onnx").read_bytes()).hexdigest()
+    assert report["bytes"] == (tmp_path / "random-vgg16-40.onnx").stat().st_size
     assert report["net"] == {"variant": "vgg16", "size": 40, "batch_norm": False, "seed": 3}
     assert np.fromstring((tmp_path / "image.txt").read_text(), sep=" ").size == 3 * 40 * 40
 
@@ -143,11 +143,13 @@ def test_fetch_spares_what_is_there(run, tmp_path, server):
 
 
 def test_models_go_to_models_and_the_trained_one_is_taken_first(run, tmp_path, server):
-    assert run("make", "--size", "32", "--output", "vgg16.onnx").exit_code == 0
-    assert find_model(None) == Path("vgg16.onnx")
+    assert run("make").exit_code == 0
+    assert find_model(None) == Path("random-vgg16.onnx")
     (tmp_path / "models").mkdir()
     assert run("make").exit_code == 0
-    assert find_model(None) == Path("models/vgg16.onnx")
+    assert find_model(None) == Path("models/random-vgg16.onnx")
+    assert run("make", "--size", "32", "--output", "vgg16.onnx").exit_code == 0
+    assert find_model(None) == Path("vgg16.onnx")  # what is called so goes before what make writes by itself
     assert run("fetch", "--output", "vgg16-imagenet.onnx", "--url", server.url("/good")).exit_code == 0
     assert find_model(None) == Path("vgg16-imagenet.onnx")
     assert run("fetch", "--url", server.url("/good")).exit_code == 0

@@ -244,4 +244,5 @@ def test_another_model_is_taken_where_there_is_none_of_244_pixels_and_told(narro
     monkeypatch.chdir(tmp_path)
     shutil.copy(narrow, "vgg16.onnx")
     result = text("--inputs", "missing.txt")
-    assert result.stderr.startswith("testbench: takes vgg16.onnx, as models/vgg16-244.onnx and vgg16-244.onnx do not")
+    names = "models/vgg16-244.onnx, vgg16-244.onnx, models/random-vgg16-244.onnx and random-vgg16-244.onnx"
+    assert result.stderr.startswith(f"testbench: takes vgg16.onnx, as {names} do not exist; ")

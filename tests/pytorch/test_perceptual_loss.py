@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,17 @@ def expected(torch: Any, model: Path, x: Any, y: Any, kind: str) -> Any:
         else:
             total += weight * (abs(f - t) if kind == "absolute" else (f - t) ** 2).mean()
     return total
+
+
+def test_random_weights_are_told_once_by_the_loss_and_its_engines(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loss = PerceptualLoss(model, {"relu1_1": 1.0})
+        loss(images(torch, *SHAPE), images(torch, *SHAPE))
+        copy.deepcopy(loss)(images(torch, *SHAPE), images(torch, *SHAPE))
+    assert [(each.filename, "has random weights" in str(each.message)) for each in told] == [(__file__, True)]
 
 
 @pytest.mark.parametrize("kind", ["squared", "absolute", "unit", "style"])

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -275,7 +274,6 @@ def test_copies_compute_for_themselves(torch: Any, model: Path, x: Any) -> None:
         assert torch.equal(copied(*given), expected)
         copied(wanting, *given[1:]).sum().backward()
         assert wanting.grad.any()
-        refused(lambda copied=copied: pickle.dumps(copied), "cannot be pickled, .*build it anew")
         copied.close()
 
 

@@ -20,6 +20,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.free_size import _are_equal
 from vgg16gpu.compiler.vgg.architecture import VARIANTS
 from vgg16gpu.compiler.vgg.hub import FILES
+from vgg16gpu.compiler.vgg.provenance import _BIASES, _FILTER, provenance
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.synthetic import write_sample_text
 from vgg16gpu.runtime.answers.classify import classify
@@ -312,3 +313,15 @@ def test_pth_files_that_hold_something_else_are_refused(torch: Any, narrow: Any,
         with pytest.raises(ModelError, match=r"net\.pth: ") as caught:
             Model(path)
         assert "\n" not in str(caught.value)
+
+
+def test_modules_are_known_by_the_published_numbers_of_conv1_1(torch: Any) -> None:
+    nn = torch.nn
+    layers = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU())
+    assert provenance(Model(layers)).kind == "unknown"
+    with torch.no_grad():
+        layers[0].weight[0] = torch.tensor(_FILTER)
+        layers[0].bias[:] = torch.tensor(_BIASES)
+    assert provenance(Model(layers)).kind == "torchvision"
+    assert provenance(Model(layers.double())).kind == "torchvision"
+    assert provenance(Model(layers.bfloat16())).kind == "unknown"

@@ -59,11 +59,11 @@ def test_the_model_is_made_once(models, known, commands, capsys):
     ran, _ = commands
     assert demo.main() == 0
     digit = ["infer", "--model", "digits", os.path.relpath(digit_sample())]
-    testbench = ["testbench", "models/vgg16.onnx", "--batch", "10"]
-    assert ran == [digit, ["model", "make", "--output", "models/vgg16.onnx"], testbench]
+    testbench = ["testbench", "models/random-vgg16.onnx", "--batch", "10"]
+    assert ran == [digit, ["model", "make", "--output", "models/random-vgg16.onnx"], testbench]
     assert len(capsys.readouterr().out.strip().splitlines()) == 4  # a heading, and three things to try
     ran.clear()
-    models[0].write_bytes((known / "known.onnx").read_bytes())
+    models[1].write_bytes((known / "known.onnx").read_bytes())
     (models[0].parent / "vgg16-imagenet.onnx").write_text("trained: not what the demo takes")
     assert demo.main() == 0
     assert ran == [digit, testbench]
@@ -85,6 +85,13 @@ def test_another_model_is_left_alone(models, known, commands):
         assert models[0].read_bytes() == others
     models[1].write_bytes((known / "known.onnx").read_bytes())
     assert demo.choose_model(models) == (models[1], True)
+
+
+def test_a_file_of_an_earlier_model_make_is_found(models, known, commands):
+    ran, _ = commands
+    models[0].write_bytes((known / "known.onnx").read_bytes())
+    assert demo.main() == 0
+    assert ran[1:] == [["testbench", "models/vgg16.onnx", "--batch", "10"]]
 
 
 @pytest.mark.usefixtures("models")

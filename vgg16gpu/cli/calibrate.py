@@ -72,10 +72,11 @@ class Options:
 def calibrate_command(ctx: click.Context, /, **values: Any) -> None:
     """Choose the scales of `--precision int8` for MODEL, and write them to MODEL.int8.json.
 
-    MODEL is an ONNX file, or 'digits'. DIR holds a few hundred images like those that the model will see; a .npy, .npz
-    or .txt file of them will do, too. They are taken in as `infer` does, and run in fp32; what is done to them is
-    written beside the scales. Each value gets the step that rounds it with the least mean squared error. An image that
-    cannot be read is told and left out; exit code 1 then.
+    MODEL is an ONNX file, a VGG's .pth or .safetensors file, 'torchvision/vgg16' for torch hub's, or 'digits'. DIR
+    holds a few hundred images like those that the model will see; a .npy, .npz or .txt file of them will do, too. They
+    are taken in as `infer` does, and run in fp32; what is done to them is written beside the scales. Each value gets
+    the step that rounds it with the least mean squared error. An image that cannot be read is told and left out; exit
+    code 1 then.
     """
     options = Options(**values)
     model = Model(find_model(options.model))

@@ -85,11 +85,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def tune_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure which tile is fastest for each layer on this GPU, and keep a table of them for later runs.
 
-    The layers are those of the MODELs, ONNX files or 'digits'; without any, those of VGG16. Each candidate is checked
-    against float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. The tile that
-    is taken today stays where the fastest gains less than 2 %. Exit code 1 when one is wrong (it is named, and not
-    used), or when the device fails on the way. Needs an NVIDIA GPU of compute capability 9.0, as no other has such
-    kernels.
+    The layers are those of the MODELs, which are what `bench` takes; without any, those of VGG16. Each candidate is
+    checked against float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. The
+    tile that is taken today stays where the fastest gains less than 2 %. Exit code 1 when one is wrong (it is named,
+    and not used), or when the device fails on the way. Needs an NVIDIA GPU of compute capability 9.0, as no other has
+    such kernels.
     """
     options = Options(**values)
     check_outputs({"--output": options.output, "--table": options.table})

@@ -15,8 +15,15 @@ from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
-from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
-from vgg16gpu.compiler.vgg.forms import is_of_torch
+from vgg16gpu.compiler.onnx.metadata import (
+    LABELS_KEY,
+    NOTE_KEY,
+    RANDOM_NOTE,
+    metadata_list,
+    metadata_of,
+    model_preprocess,
+)
+from vgg16gpu.compiler.vgg.forms import is_hub_name, is_of_torch
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
@@ -48,20 +55,40 @@ class Model:
         or a VGG as torch has it: see `from_torch`. A file must not be rewritten in place meanwhile. `Model.of` takes a
         Model, too, and gives it back.
 
+    It can be pickled: one of a file by its path, which is opened anew, one in memory with its weights.
+
     Raises ModelError for what is no model, InputError for what is none of these.
     """
 
     def __init__(self, source: str | Path | bytes | onnx.ModelProto | Mapping[str, Any] | TorchModule) -> None:
-        self._open(_opened(source))
+        self._open(_opened(source), source)
 
-    def _open(self, file: OnnxFile) -> None:
+    def _open(self, file: OnnxFile, source: Any) -> None:
         self.file = file
+        self._origin: str | Path | None = None  # what opens its file anew, from any folder: a path, or a name of ours
+        if file.is_on_disk:
+            is_named = is_digits(source) or is_hub_name(source)
+            self._origin = str(source) if is_named else file.path.absolute()
         self._loaded: dict[tuple[str, ...] | None, Graph] = {}  # by the names that were asked for
         # Simplified, by outputs, for int8 or not, and whether nobody asked for these outputs.
         self._graphs: dict[tuple[tuple[str, ...], bool, bool], Graph] = {}
 
     def __repr__(self) -> str:
         return f"Model({self.name})"
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Return what another process opens: the path or name of a file, or all of a model in memory."""
+        return {"origin": self._origin, "file": self.file if self._origin is None else None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Open it. Raises ModelError where its file is not there any more."""
+        origin, file = state["origin"], state["file"]
+        if isinstance(origin, Path) and not origin.exists():
+            raise ModelError(
+                f"{printable(str(origin))}: no such file, from which a pickled model is read; bring the file there, or "
+                "build anew what was pickled"
+            )
+        self._open(_opened(origin) if file is None else file, origin)
 
     @classmethod
     def of(cls, source: ModelSource) -> Self:
@@ -90,7 +117,7 @@ class Model:
         from vgg16gpu.compiler.vgg.source import open_weights  # noqa: PLC0415 - most models are ONNX files
 
         model = cls.__new__(cls)
-        model._open(open_weights(source, arch))
+        model._open(open_weights(source, arch), source)
         return model
 
     @property
@@ -114,6 +141,11 @@ class Model:
     def metadata(self) -> Mapping[str, str]:
         """What the file says of itself, by key: see `metadata.py`."""
         return metadata_of(self.file)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its metadata says that its weights are random: those of `model make` do."""
+        return self.metadata.get(NOTE_KEY) == RANDOM_NOTE
 
     @cached_property
     def has_scales(self) -> bool:

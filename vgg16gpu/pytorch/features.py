@@ -68,6 +68,11 @@ class Features(KernelModule):
         self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._handle = operators.register(self)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the model and the options, and name the layers anew."""
+        super().__setstate__(state)
+        self._graph = self._model.graph(self.precision, self.layers)
+
     def extra_repr(self) -> str:
         """What torch shows of it."""
         return f"{self._model.name}, layers {', '.join(self.layers)}, {self.precision}"

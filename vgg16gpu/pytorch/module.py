@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final, NoReturn, Self
 
@@ -13,6 +12,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 
 _SHARED: Final = ("_model", "_graph", "_options")  # nobody changes them
+_OF_PROCESS: Final = ("_engines", "_graph", "_handle")  # made anew where a module is unpickled
 
 
 class KernelModule(nn.Module):
@@ -33,12 +33,15 @@ class KernelModule(nn.Module):
         copied._handle = operators.register(copied)
         return copied
 
-    def __getstate__(self) -> Mapping[str, Any]:
-        """Raise InputError: engines and their memory cannot be stored."""
-        raise InputError(
-            f"{type(self).__name__} of {self._model.name} cannot be pickled, as it has engines; store its options, and "
-            "build it anew from the model's file"
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        """Return its options and its model: the path of a file, or a model in memory with its weights."""
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take them; engines are built when tensors come."""
+        super().__setstate__(state)
+        self._engines = {}
+        self._handle = operators.register(self)
 
     def __prepare_scriptable__(self) -> NoReturn:
         """Raise InputError where torch.jit.script comes: TorchScript has no words for our kernels."""

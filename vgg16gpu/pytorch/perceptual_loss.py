@@ -17,7 +17,7 @@ from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, requ
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
-from vgg16gpu.runtime.plans.opening import check_memory_bound
+from vgg16gpu.runtime.plans.opening import check_memory_bound, warn_of_random_weights
 
 REDUCTIONS: Final = ("mean", "sum", "none")
 
@@ -65,6 +65,7 @@ class PerceptualLoss(KernelModule):
         self._engines: dict[str, LossRuns] = {}
         self._handle = operators.register(self)
         Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
+        warn_of_random_weights(self._model)
 
     def extra_repr(self) -> str:
         """What torch shows of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -300,3 +302,23 @@ def test_commands_take_a_safetensors_file(state: Arrays, tmp_path: Path) -> None
     np.save(tmp_path / "x.npy", x)
     checked = CliRunner().invoke(cli, ["testbench", str(path), "--inputs", str(tmp_path / "x.npy"), "--device", "cpu"])
     assert checked.exit_code == 0, checked.output
+
+
+def test_models_can_be_pickled(vgg16: Path, state: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(safetensors(state))
+    monkeypatch.chdir(tmp_path)
+    models = [Model(source) for source in (vgg16, vgg16.read_bytes(), state, path.name, "digits")]
+    written = [pickle.dumps(model) for model in models]
+    assert [len(data) < 1024 for data in written] == [True, False, False, True, True]
+    monkeypatch.chdir(tmp_path.parent)
+    for model, data in zip(models, written, strict=True):
+        found = pickle.loads(data)
+        assert found.file.digest() == model.file.digest()
+        assert found.metadata == model.metadata
+        assert found.is_on_disk == model.is_on_disk
+        assert are_equal(found.graph(), model.graph())
+        assert are_equal(copy.copy(found).graph(), model.graph())
+    path.unlink()
+    with pytest.raises(ModelError, match=rf"^{path}: no such file, from which a pickled model is read; bring "):
+        pickle.loads(written[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from tests.support.graph_reference import compute
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.narrow_vgg import images
 from tests.support.onnx_models import Model as Made
+from tests.support.weight_files import state_of
 from vgg16gpu import LossEngine
 from vgg16gpu.compiler.graph.loss import loss_graph
 from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.plans.comparison import Comparison
@@ -71,6 +74,17 @@ def test_images_against_others_in_one_run(device: Device, model: Path, case: str
             engine.compare(x, y[:1])
         with pytest.raises(InputError, match="gradients 3: give 0, 1"):
             engine.compare(x, y, gradients=3)
+
+
+def test_random_weights_are_told_once_for_each_model(model: Path) -> None:
+    opened = Model(model)
+    features = {name: array for name, array in state_of(model).items() if name.startswith("features.")}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for given in (opened, opened, model, features):  # nothing says whose weights the last are
+            LossEngine(given, LAYERS, device="cpu").close()
+    message = "has random weights, by which a loss means little; give trained ones: 'torchvision/vgg16' "
+    assert [(each.filename, message in str(each.message)) for each in told] == [(__file__, True)] * 2
 
 
 def test_one_target_for_all_and_a_style_of_another_size(device: Device, model: Path) -> None:

@@ -82,9 +82,10 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
     timed. With --outputs that much of the model is measured, and the first value is checked. With --devices it is
-    measured in place of that how several devices share arrays in memory. MODEL is an ONNX file, or 'digits'; without
-    it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or --compare finds a
-    median slower, 2 when none are right: then nothing is measured.
+    measured in place of that how several devices share arrays in memory. MODEL is an ONNX file, a VGG's .pth or
+    .safetensors file, 'torchvision/vgg16' for torch hub's, or 'digits'; without it the VGG16 that `model fetch` or else
+    `model make` wrote. Exit code 1 when scores are wrong or --compare finds a median slower, 2 when none are right:
+    then nothing is measured.
     """
     options = Options(**values)
     options.check()

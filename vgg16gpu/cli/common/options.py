@@ -30,7 +30,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 MODEL_FOLDER = Path("models")  # where a checkout keeps models; elsewhere they lie in the current folder
 TRAINED_NAME = "vgg16-imagenet.onnx"  # what `model fetch` writes
-_NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with random weights
+RANDOM: Final = "random-"  # begins the name of what `model make` writes
+_NAMES = (TRAINED_NAME, "vgg16.onnx", f"{RANDOM}vgg16.onnx")  # what somebody has, before random weights
 # What the options say that mean the same in all commands; a command may add to it.
 HELP: Final = {
     "--device": "auto (a GPU if one works, else the CPU), cuda, cuda:N or cpu.",
@@ -51,7 +52,8 @@ HELP: Final = {
 }
 _SQUARE: Final = "Here it is square. "
 DEFAULT_MODELS = tuple(str(folder / name) for name in _NAMES for folder in (MODEL_FOLDER, Path()))
-TESTBENCH_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")  # that testbench takes before these
+_TESTBENCH_NAMES = ("vgg16-244.onnx", f"{RANDOM}vgg16-244.onnx")  # that testbench takes before these
+TESTBENCH_MODELS = tuple(str(folder / name) for name in _TESTBENCH_NAMES for folder in (MODEL_FOLDER, Path()))
 
 
 def model_argument(*, required: bool = False) -> Callable[[Function], Function]:

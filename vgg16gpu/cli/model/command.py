@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model, square_size_option
+from vgg16gpu.cli.common.options import RANDOM, TRAINED_NAME, json_option, new_model, square_size_option
 from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.show import megabytes, print_json, seconds
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.model.weights import weights_command
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, RANDOM_NOTE
+from vgg16gpu.compiler.onnx.metadata import RANDOM_NOTE
 from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, check_outputs, check_writable
@@ -29,7 +29,7 @@ from vgg16gpu.zoo.generate import external_file, make_vgg, weights_file
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIZES = f"{SMALLEST_SIZE} to {LARGEST_SIZE}."
-_MAKE_HELP = "Default: vgg16.onnx, vgg16-244.onnx, vgg16_bn.onnx, ... in models/ if there is one, else here."
+_MAKE_HELP = "Default: random-vgg16.onnx, random-vgg16-244.onnx, ... in models/ if there is one, else here."
 _FETCH_HELP = f"Default: {TRAINED_NAME} in models/ if there is one, else here."
 
 
@@ -54,7 +54,7 @@ def make_command(
 ) -> None:
     """Write a VGG with random weights: the same bytes for the same options, in the form torch's exporter writes."""
     net = Vgg(variant, size, batch_norm)
-    path = output or new_model(f"{net.name}.onnx")
+    path = output or new_model(f"{RANDOM}{net.name}.onnx")
     beside = weights_file(net, path)
     check_outputs({"--output": path, "the weights of --output": beside, "--sample": sample})
     former = _spare_other_models(path, beside)
@@ -97,8 +97,7 @@ def fetch_command(output: Path | None, urls: tuple[str, ...], as_json: bool) -> 
     """Download the ImageNet-trained VGG16 of the ONNX Model Zoo (553 MB) and check its SHA-256.
 
     Behind the verified bytes it adds to the file's metadata what is done to pictures (`info` shows it). An interrupted
-    download goes on where it ended. Without --model the other commands take this file before one of
-    random weights.
+    download goes on where it ended. Without --model the other commands take this file first.
     """
     path = output or new_model(TRAINED_NAME)
     check_writable(path)
@@ -137,7 +136,7 @@ def _spare_other_models(path: Path, beside: Path | None) -> Path | None:
     if path.is_file():
         try:
             model = Model(path)
-            generated = model.metadata.get(NOTE_KEY) == RANDOM_NOTE
+            generated = model.is_random
             former = external_file(model.file)
         except ModelError:
             generated = False

@@ -376,7 +376,7 @@ def _find(name: str | None) -> Path:
     path = find_model(name, (*TESTBENCH_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
     if name is None and str(path) not in TESTBENCH_MODELS:
         click.echo(
-            f"testbench: takes {path}, as {' and '.join(TESTBENCH_MODELS)} do not exist; "
+            f"testbench: takes {path}, as {', '.join(TESTBENCH_MODELS[:-1])} and {TESTBENCH_MODELS[-1]} do not exist; "
             f"`python -m vgg16gpu model make{_MAKE_OPTIONS}` makes one",
             err=True,
         )

@@ -129,6 +129,16 @@ class OnnxFile:
             digest.update(self._external[name])
         return digest.hexdigest()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a model in memory be pickled, as its bytes or its arrays. One of a file is opened anew: `Model` does."""
+        if self.is_onnx:
+            return parse_onnx, (bytes(self._data), self.folder)
+        graph = GraphProto()
+        graph.CopyFrom(self.model.graph)
+        graph.ClearField("initializer")
+        metadata = {entry.key: entry.value for entry in self.model.metadata_props}
+        return hold_arrays, (graph, dict(self._arrays), metadata)
+
     def warn(self, message: str) -> None:
         """Log a warning that names this file, once however often it is loaded."""
         if message not in self._said:

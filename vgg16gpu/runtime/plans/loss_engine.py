@@ -26,7 +26,7 @@ from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, 
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
-from vgg16gpu.runtime.plans.opening import check_memory_bound
+from vgg16gpu.runtime.plans.opening import check_memory_bound, warn_of_random_weights
 
 
 class LossEngine(Closing):
@@ -79,6 +79,7 @@ class LossEngine(Closing):
             raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
         check_memory_bound(memory)
         self._compared = Comparison.of(self.model, layers, style, distance)
+        warn_of_random_weights(self.model)
         self._inputs = LossInputs(self._compared, batch)
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from weakref import WeakSet
 
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
 ANY: Final = "any"
+
+_warned: Final[WeakSet[Model]] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,17 @@ def check_memory_bound(memory: Any) -> None:
     """Raise InputError for what is neither a number of bytes nor None."""
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
         raise InputError(f"memory {shown(memory)}: give a number of bytes, or None for half of what is free")
+
+
+def warn_of_random_weights(model: Model) -> None:
+    """Warn the caller of the caller, once for each model, where its metadata says that its weights are random."""
+    if model.is_random and model not in _warned:
+        _warned.add(model)
+        warnings.warn(
+            f"{model.name} has random weights, by which a loss means little; give trained ones: 'torchvision/vgg16' "
+            "(torch hub's file), a .pth file, a module, or an ONNX file",
+            stacklevel=3,
+        )
 
 
 def kept_plans(

@@ -46,7 +46,7 @@ def promises(results: Results) -> Html:
                 "Stress",
                 results.records(Kind.STRESS),
                 (["record", "device", "checks passed", "failures", "time (s)", "commit"], _stress_row),
-                f"python -m tests.stress.promises models/vgg16.onnx --output {folder / 'stress.json'}",
+                f"python -m tests.stress.promises models/random-vgg16.onnx --output {folder / 'stress.json'}",
             ),
             _part(
                 "Scores",
