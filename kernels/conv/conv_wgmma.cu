@@ -16,7 +16,8 @@
 //           Grid: min(SMs, tiles) blocks walk the tiles, channels first. Block: warpgroup 0 is the producer (one thread
 //           issues the loads), 1 and 2 multiply: two halves of 128 channels, or with PAIR_TILES two tiles of pixels.
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
-// Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0),
+// Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix, 1 may give 3: float16 and what its rounding left),
+//           TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0),
 //           POOL (0; flat: PAIR_TILES, no F16_PAIR), KEEP (0; with POOL, not flat: the map itself is stored, too),
 //           BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0),
 //           HALO_STAGES (2), WEIGHT_STAGES (5), STAGE_UNITS (1: tap planes a weight stage), PROMOTE_TAPS (3).
@@ -100,12 +101,13 @@ static_assert(TILE_ROWS % 2 == 0 || FLAT, "products are multiples of 16 pixels w
 static_assert(!FLAT || FLAT_PITCH >= 8, "at most one junk pixel in 8");
 static_assert(PIXELS <= 256, "the widest product of wgmma");
 static_assert(HALO_W <= 256 && HALO_H <= 256, "the largest box of TMA");
-static_assert(!POOLED_LATER || (PAIR_TILES && PLANES == 1), "both tiles hold an even number of rows");
+static_assert(!POOLED_LATER || (PAIR_TILES && Out::PLANES == 1), "both tiles hold an even number of rows");
 static_assert(!KEEP || POOLED_FIRST, "what is kept is stored as tiles of 8 pixels are");
 static_assert(BLOCK_UNITS % STAGE_UNITS == 0, "weight stages end where a channel block ends");
 static_assert(STAGE_UNITS == 1 || STAGE_UNITS % PLANES == 0, "a tap's planes lie in one stage or in one each");
 static_assert(HALO_STAGES >= 2 && WEIGHT_STAGES >= (STAGE_UNITS == 1 ? 2 * PLANES : 2), "given back one tap late");
-static_assert(Out::PLANES == PLANES && Out::BYTES == In::BYTES, "only U8 and S8 mix");
+static_assert(Out::PLANES == PLANES || (ELEMENT == F16 && OUT_ELEMENT == F16_PAIR), "F16 may be stored with its rest");
+static_assert(Out::BYTES == In::BYTES, "else only U8 and S8 mix");
 static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a block");
 
 // Addresses in shared memory.
@@ -333,7 +335,7 @@ DEVICE void store_tile(const CUtensorMap* out, const CUtensorMap* kept, const ty
   all_there();
   if (storing) {
     UNROLL
-    for (int plane = 0; plane < PLANES; plane++) {
+    for (int plane = 0; plane < Out::PLANES; plane++) {
       const int image = tile.n + plane * consumer.work.images;
       store_box(out, stored + plane * Staging::PLANE_BYTES, oc, tile.x >> POOL, tile.y >> POOL, image);
       if constexpr (KEEP)

@@ -9,8 +9,8 @@
 // Mapping:  block: 64 output channels x TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel blocks;
 //           blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warpgroup multiplies,
 //           one more warp copies, all but the first pixels.
-// Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the
-//           workspace; POOL (0), KEEP (0; with POOL: the map itself is stored, too), HALO_STAGES (2),
+// Tiles:    ELEMENT (1), OUT_ELEMENT (ELEMENT; of 1 also 3: float16 and what its rounding left), BLOCK_BYTES (128),
+//           TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the workspace; POOL (0), KEEP (0; with POOL: the map itself is stored, too), HALO_STAGES (2),
 //           TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1), PROMOTE_TAPS (3)
 // Shared:   SHARED_BYTES below, dynamic; 160 threads. EXCHANGE 2, each tile: SPLITS * SPLITS * SLICE_ROWS * 2048 bytes
 //           of workspace, and a counter that the host zeroes before a run.
@@ -24,6 +24,9 @@
 #include "split_exchange.cuh"
 #ifndef ELEMENT
 #define ELEMENT 1
+#endif
+#ifndef OUT_ELEMENT
+#define OUT_ELEMENT ELEMENT
 #endif
 #ifndef BLOCK_BYTES
 #define BLOCK_BYTES 128
@@ -56,6 +59,7 @@
 #define BLOCKS_PER_SM 1
 #endif
 typedef Stored<ELEMENT> E;
+typedef Stored<OUT_ELEMENT> Out;
 typedef E::Sum Sum;
 
 constexpr int round_up(int value, int unit) { return (value + unit - 1) / unit * unit; }
@@ -79,8 +83,8 @@ constexpr int STAGES_PER_BLOCK = 9 / TAPS_PER_STAGE;
 constexpr int SLICE_ROWS = round_up((TILE_ROWS + SPLITS - 1) / SPLITS, POOL ? 2 : 1);
 constexpr int SLICE_BYTES = SLICE_ROWS * 2048;  // its sums: 64 channels x 8 pixels of 4 bytes a row
 constexpr int STORE_ROWS = TILE_ROWS % SLICE_ROWS == 0 ? SLICE_ROWS : POOL ? 2 : 1;  // no store may leave the tile
-typedef StagedTile<ELEMENT, SLICE_ROWS, POOL> Staged;
-typedef StagedTile<ELEMENT, SLICE_ROWS, false> Kept;
+typedef StagedTile<OUT_ELEMENT, SLICE_ROWS, POOL> Staged;
+typedef StagedTile<OUT_ELEMENT, SLICE_ROWS, false> Kept;
 
 // The epilogue uses the memory of the pipeline again. EARLY: the sums of the other block may come while the last
 // products are under way, into the stage of pixels that these do not read.
@@ -92,6 +96,7 @@ constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EP
 constexpr int SHARED_BYTES = PIPELINE_BYTES + 2048;  // barriers, and up to 1023 bytes before the first multiple of 1024
 
 static_assert(BLOCK_BYTES == 128 || (BLOCK_BYTES == 64 && E::BYTES == 1), "64 channels are 128 bytes, or 64");
+static_assert(OUT_ELEMENT == ELEMENT || (ELEMENT == F16 && OUT_ELEMENT == F16_PAIR), "only F16 is stored otherwise");
 static_assert(TILE_ROWS % 2 == 0 && TILE_ROWS <= 32, "wgmma kernels have widths of 16 to 256 pixels in steps of 16");
 static_assert(!KEEP || POOL, "without a pool the map is out itself");
 static_assert(9 % TAPS_PER_STAGE == 0, "the taps fill whole weight stages");
@@ -299,23 +304,23 @@ struct Inside {
 
 template <class Tile, int SCALE>
 DEVICE void store_slice(const CUtensorMap* out, uint32_t staging, const Slice& place, const Work& work, int images) {
-  constexpr int ROW_BYTES = 8 / SCALE * E::ROW_BYTES / SCALE;  // staged bytes of a row of sums
+  constexpr int ROW_BYTES = 8 / SCALE * Out::ROW_BYTES / SCALE;  // staged bytes of a row of sums
   for (int row = 0; row < place.rows; row += STORE_ROWS) {
     UNROLL
-    for (int plane = 0; plane < E::PLANES; plane++)
+    for (int plane = 0; plane < Out::PLANES; plane++)
       store_box(out, staging + plane * Tile::PLANE_BYTES + row * ROW_BYTES, work.oc, place.x / SCALE,
                 (place.y + row) / SCALE, work.n + plane * images);
   }
 }
 
-DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>& finish, uint32_t staging,
+DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<OUT_ELEMENT>& finish, uint32_t staging,
                          const CUtensorMap* out, const CUtensorMap* kept, const Slice& place, const Work& work,
                          const Inside& inside, int images, unsigned* maximum) {
   uint32_t largest = 0;
   const auto look = [&](int column, uint32_t items) {
     largest = larger_magnitudes(largest, items, inside.mask(column));
   };
-  stage_maps<ELEMENT, SLICE_ROWS, POOL>(sum, finish, staging, staging + Staged::BYTES, look);
+  stage_maps<OUT_ELEMENT, SLICE_ROWS, POOL>(sum, finish, staging, staging + Staged::BYTES, look);
   shared_writes_to_async();
   named_barrier(CONSUMER_BARRIER, CONSUMERS);  // the whole slice is staged
   if (threadIdx.x == 0) {
@@ -325,7 +330,7 @@ DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>
     store_wait_read<0>();  // before the block ends and its shared memory with it
   }
   __syncwarp();
-  if constexpr (E::RECORDED) record_largest(largest, maximum);
+  if constexpr (Out::RECORDED) record_largest(largest, maximum);
 }
 
 extern "C" __global__ void
@@ -362,7 +367,7 @@ __cluster_dims__(2, 1, 1)
   if (threadIdx.x == 0) load_first_halos(pipeline, work, &inp, images);
   __syncwarp();
   int oc = work.oc;  // F16_PAIR has no registers for these while it multiplies: it reads them early, into L1, and again
-  Finish<ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
+  Finish<OUT_ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
   UNROLL
   for (int h = 0; PAIR && h < 2; h++)  // without this the compiler would keep the first
     asm volatile("" : "+r"(oc) : "f"(finish.bias[h]), "f"(finish.dequant[h]), "f"(finish.scale[h]));
@@ -370,7 +375,7 @@ __cluster_dims__(2, 1, 1)
   TIMED(if (threadIdx.x == 0) barrier_wait(pipeline.halo_full(0), 0, watch), STAMP(OPERANDS);)
   sum_products(sum, pipeline, work.count, watch);
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
-  if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
+  if constexpr (PAIR) finish = Finish<OUT_ELEMENT>(bias + oc, dequant + oc, out_scale + oc, ACTIVATION(activation));
   wait_for_previous_kernel();
   if (EXCHANGE == 1 && !EARLY) cluster_arrive();
   named_barrier(CONSUMER_BARRIER, CONSUMERS);  // all products have read their operands

@@ -66,7 +66,7 @@ def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
             same = _add(back, ops, Reshape, feature, "target", back.shapes[feature]) if is_input else feature
             outputs.append(same)
     kept, names = needed(tuple(ops), tuple(outputs))
-    return Graph(graph.input, kept, tuple(outputs), (), _read(back, names))
+    return Graph(graph.input, kept, tuple(outputs), (), _read(back, names), compared=frozenset(outputs))
 
 
 def loss_graph(
@@ -83,7 +83,8 @@ def loss_graph(
     kept, names = needed(ops, outputs)
     targets = {made.target: back.shapes[made.target] for made in found}
     others = tuple(GraphInput(name, dims) for name, dims in targets.items())
-    return LossGraph(Graph(graph.input, kept, outputs, others, _read(back, names)), targets)
+    compared = frozenset(made.feature for made in found)
+    return LossGraph(Graph(graph.input, kept, outputs, others, _read(back, names), compared=compared), targets)
 
 
 def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: int, precision: str = "fp32") -> Graph:
@@ -105,9 +106,9 @@ def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: 
     first, *rest = forward
     ops, outputs = _joined(back, (first, *second, *rest), ways, gradients > 0)
     kept, names = needed(ops, outputs)
-    return Graph(
-        *(graph.input, kept, outputs, (other,), _read(back, names)), twins={new: old for old, new in twins.items()}
-    )
+    compared = frozenset(name for feature, _ in features for name in (feature, twins[feature]))
+    same = {new: old for old, new in twins.items()}
+    return Graph(graph.input, kept, outputs, (other,), _read(back, names), twins=same, compared=compared)
 
 
 def _twin_of(source: GraphInput, ops: Sequence[Op], back: Backward) -> tuple[tuple[Op, ...], dict[str, str]]:

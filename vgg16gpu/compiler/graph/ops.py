@@ -350,7 +350,8 @@ class Graph:
 
     `others`: run-time inputs beside `input`. `constants`: what general ops read beside run-time values. `integers`: for
     values that the file itself rounds to bytes the step, and whether they are signed. `twins`: one of `others`, and
-    values that are of it what the named ones are of `input`: they share weights and scales.
+    values that are of it what the named ones are of `input`: they share weights and scales. `compared`: features that a
+    loss compares.
     """
 
     input: GraphInput
@@ -360,6 +361,7 @@ class Graph:
     constants: Mapping[str, Array] = field(default_factory=dict)
     integers: Mapping[str, tuple[float, bool]] = field(default_factory=dict)
     twins: Mapping[str, str] = field(default_factory=dict)
+    compared: frozenset[str] = frozenset()
 
     @property
     def inputs(self) -> tuple[GraphInput, ...]:

@@ -92,6 +92,7 @@ def _plain_plan(
 ) -> Plan:
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
+    selection = selection.with_scalings(_unit_scalings(selection, arena))
     scheduler = Scheduler(
         selection,
         _constants(selection, arena),
@@ -196,10 +197,19 @@ def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scali
     return found | {twin: found[name] for twin, name in twins.items() if name in found}
 
 
+def _unit_scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
+    """Scales of 1 for what float16 stores as pairs."""
+    if selection.precision != "fp16":
+        return {}
+    names = [name for layer in selection.layers(selection.shapes) for name in selection.stored_pairs(layer)]
+    channels = max((selection.shapes[name][1] for name in names), default=0)
+    return dict.fromkeys(names, scales.unit(channels, arena)) if names else {}
+
+
 def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, object]:
     """The weights of every op, in order; scales are chosen on the way, each once what it depends on is known."""
     scaled = selection.scalings.get(selection.graph.input.name)
-    if scaled:
+    if scaled and selection.splits_float32:
         arena.finish.append(scales.choose(scaled))
     constants: dict[str, object] = {}
     known: dict[tuple[object, ...], object] = {}  # what twins, and their ways back, share
@@ -211,6 +221,6 @@ def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, obje
             constants[layer.op.y] = known[key]
             continue
         constants[layer.op.y] = known[key] = lowering.weights(layer, arena)
-        if layer.y_scaling and layer.y_scaling is not layer.x_scaling:
+        if selection.splits_float32 and layer.y_scaling and layer.y_scaling is not layer.x_scaling:
             arena.finish.append(scales.choose(layer.y_scaling))
     return constants

@@ -187,6 +187,11 @@ class _Schedule:
         kept = () if lowering.reads_factors else self.rescaled.keys()
         return {name: takes[0] for name, element in stored.items() if element not in takes or name in kept}
 
+    def _is_high_half(self, name: str, element: Element) -> bool:
+        """Whether a value is wanted as the first half of what it is stored as: float16 before its rounding's rest."""
+        is_pair = self.elements[name] is Element.F16_PAIR and name not in self.rescaled and name not in self.scaled
+        return self.selection.precision == "fp16" and element is Element.F16 and is_pair
+
     def _layout(self, name: str) -> Layout:
         """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
         if len(self.shapes[name]) not in ROWS:
@@ -295,6 +300,8 @@ class _Schedule:
                 lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, *life)
         for step, layer in enumerate(self.layers, 1):
             for name, other in self._converted(layer).items():
+                if self._is_high_half(name, other):
+                    continue
                 place = "converted", f"{layer.op.y}\0{name}"
                 lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
@@ -330,6 +337,9 @@ class _Schedule:
             return [*lowering.steps(layer, source, y, self.weights[op.y], self._op_places(op))]
         steps += [self._take_in(name) for name in op.operands if name in self.waiting]
         for name, element in self._converted(layer).items():
+            if self._is_high_half(name, element):
+                read[name] = replace(read[name], element=element, scale=None)
+                continue
             converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
             if op.y in self.rescaled:
                 converted = replace(converted, factor=self.placement.buffers["factors", op.y])

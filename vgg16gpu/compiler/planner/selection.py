@@ -12,13 +12,14 @@ from vgg16gpu.compiler.graph.ops import Clip, Conv, ConvChain, Gemm, Graph, Limi
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
+from vgg16gpu.compiler.lowering.base import FLOAT, AnyLowering, Layer, Scaling
 from vgg16gpu.compiler.planner.input_limits import without_input_clip
 from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kept_maps
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -68,6 +69,7 @@ class KernelSelection:
                 x_scaling=self.scalings.get(op.x),
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
+                compared=not self.graph.compared.isdisjoint(op.results),
                 rescaled=op.y in self._linear,
             )
             yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, ConvChain) else layer
@@ -199,8 +201,22 @@ class KernelSelection:
         reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
         return reads_pairs and layer.op.x in self.unsampled and not layer.rescaled
 
+    def stored_pairs(self, layer: Layer[Op]) -> tuple[str, ...]:
+        """The results that an op stores as pairs of float16."""
+        is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is Element.F16_PAIR
+        return layer.op.results if is_pair else ()
+
+    def _compares_second(self) -> bool:
+        """Whether a loss reads what the second op gives."""
+        return any(not self.graph.compared.isdisjoint(op.results) for op in self.graph.ops[1:2])
+
     def chained(self, families: tuple[str, ...]) -> KernelSelection:
-        """The same with a chain in the graph, if one of these families computes it; else itself."""
+        """The same with a chain in the graph, if one of these families computes it; else itself.
+
+        Not where fp16 compares what it gives: it stores no more than float16.
+        """
+        if self.precision == "fp16" and self._compares_second():
+            return self
         selection = replace(self, graph=_with_chain(self.graph))
         first = next(selection.layers(selection.shapes))
         is_whole = all(_usable(part, families) == families for part in first.parts)

@@ -8,7 +8,7 @@ measured tiles knows it, else it is estimated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final, Generic, NamedTuple
 
@@ -88,6 +88,7 @@ class Cut:
         problem, tile = self.problem, self.tile
         macros: dict[str, int] = {"ELEMENT": problem.element.number, "POOL": int(problem.pool)}
         macros |= {"KEEP": 1} if problem.kept else {}
+        macros |= {"OUT_ELEMENT": problem.out_element.number} if problem.keeps_rest else {}
         macros |= {"BLOCK_BYTES": problem.block_nbytes, "TILE_ROWS": tile.rows, "HALO_STAGES": tile.halo_stages}
         macros["WEIGHT_STAGES"] = tile.weight_stages(problem)
         if problem.element is Element.F16_PAIR:
@@ -130,7 +131,8 @@ def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile]
 def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
-    choice = tile_choice.measured(facts, problem, KINDS, lambda tile: tile.fits(problem, sms))
+    known = replace(problem, out_element=problem.element) if problem.keeps_rest else problem  # as fast, but for bytes
+    choice = tile_choice.measured(facts, known, KINDS, lambda tile: tile.fits(problem, sms))
     choice = choice or candidates(problem, sms)[0]
     return Cut(problem, choice.tile, sms, choice.programmatic)
 
@@ -139,9 +141,14 @@ def problem_of(layer: Layer[Conv]) -> ConvProblem:
     """The convolution of a layer."""
     batch, channels, height, width = layer.x_shape
     op = layer.op
-    element, out_element = x_element(layer), y_element(layer)
+    element, out_element = x_element(layer), _stored_element(layer)
     stored = element.padded(channels), whole_tiles(out_element.padded(op.weight.shape[0]))
     return ConvProblem(batch, height, width, *stored, element, out_element, op.pool, op.kept is not None)
+
+
+def _stored_element(layer: Layer[Conv]) -> Element:
+    """What y is stored as: float16 that is compared with what its rounding has left, so that losses have its digits."""
+    return Element.F16_PAIR if layer.compared and layer.precision == "fp16" else y_element(layer)
 
 
 def promote_taps(channels: int) -> int:
@@ -175,6 +182,8 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     bias = unread = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         packed = pack_raw(op.weight, in_file, element, block, arena)
+        if _stored_element(layer) is Element.F16_PAIR and layer.y_scaling:  # by ones
+            unread = layer.y_scaling.scale
         return ConvWeights(packed, bias=bias, dequant=unread, out_scale=unread)
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
@@ -303,6 +312,6 @@ LOWERING = Lowering(
     family="wgmma",
     supports=supports,
     takes=lambda layer: (x_element(layer),),
-    gives=lambda layer, _: y_element(layer),
+    gives=lambda layer, _: _stored_element(layer),
     keeps=True,
 )

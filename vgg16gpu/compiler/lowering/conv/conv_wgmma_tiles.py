@@ -66,6 +66,11 @@ class ConvProblem:
         return self.channels * self.element.nbytes // self.block_nbytes
 
     @property
+    def keeps_rest(self) -> bool:
+        """Whether float16 is stored with what its rounding has left."""
+        return self.element is Element.F16 and self.out_element is Element.F16_PAIR
+
+    @property
     def rows_and_columns(self) -> tuple[int, int]:
         """The part of the output map that matters: a 2x2 pool drops an odd last row or column."""
         drops = self.pool and not self.kept
@@ -140,9 +145,9 @@ class LargeTile:
         columns, rows = self.halo
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
-        staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool and not self.flat_pitch)
+        staging = 2 * _staging(problem.out_element, self.pixels // 8, problem.pool and not self.flat_pitch)
         if problem.kept:
-            staging += 2 * _staging(problem.element, self.pixels // 8, pool=False)
+            staging += 2 * _staging(problem.out_element, self.pixels // 8, pool=False)
         if problem.pool and self.flat_pitch:  # by both warpgroups, of what both have staged
             staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
@@ -166,7 +171,7 @@ class LargeTile:
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
         sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
-        pools = not problem.pool or (self.pair_tiles and problem.element.planes == 1)
+        pools = not problem.pool or (self.pair_tiles and problem.out_element.planes == 1)
         flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools and not problem.kept)
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
@@ -208,15 +213,14 @@ class SmallTile:
 
     def shared(self, problem: ConvProblem, weight_stages: int) -> int:
         """Bytes of shared memory."""
-        element = problem.element
-        halo = element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
+        halo = problem.element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
         weights = self.taps * problem.weight_nbytes(TILE_CHANNELS)
         slice_rows = self.slice_rows(problem.pool)
         received = slice_rows * 2048 if self.exchange == 1 else 0
         if received and self.halo_stages == 2 and halo >= received:
             received = 2 * halo  # one of the two: what is staged lies behind both
-        staging = _staging(element, slice_rows, problem.pool)
-        staging += _staging(element, slice_rows, pool=False) if problem.kept else 0
+        staging = _staging(problem.out_element, slice_rows, problem.pool)
+        staging += _staging(problem.out_element, slice_rows, pool=False) if problem.kept else 0
         epilogue = aligned(received + staging)
         return max(self.halo_stages * halo + weight_stages * weights, epilogue) + 2048
 
@@ -264,7 +268,7 @@ class SmallTile:
         known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
         if not known or self.taps not in self.stage_taps(problem.element):
             return False
-        deep = problem.channel_blocks >= self.splits and problem.element is problem.out_element
+        deep = problem.channel_blocks >= self.splits and (problem.element is problem.out_element or problem.keeps_rest)
         sums = 4 * self.rows * (3 if problem.element is Element.F16_PAIR else 1)
         if sums > (168, 84, 64)[self.blocks_per_sm - 1]:  # registers of a thread
             return False

@@ -88,6 +88,12 @@ def _supports_wgmma(layer: Layer[FeatureLoss]) -> bool:
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 
+def _takes(layer: Layer[FeatureLoss]) -> tuple[Element, ...]:
+    """What tensor cores store; float16 also with what its rounding has left."""
+    rest = (Element.F16_PAIR,) if layer.precision == "fp16" else ()
+    return (wgmma.ELEMENTS[layer.precision], *rest, Element.F32)
+
+
 LOWERINGS = (
     MultiLowering(FeatureLoss, steps, no_weights, finds_bound=True),
     *(
@@ -97,7 +103,7 @@ LOWERINGS = (
             no_weights,
             family=family,
             supports=supports,
-            takes=lambda layer: (wgmma.ELEMENTS[layer.precision], Element.F32),
+            takes=_takes,
             finds_bound=True,
         )
         for family, supports in (("wgmma", _supports_wgmma), ("mma", _supports_stored))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Pointer, Value
@@ -31,6 +33,13 @@ def reserve(channels: int, uniform: bool, arena: WeightArena) -> Scaling:
     """Room for the scales of a value, in whole tiles of channels, and for what they are chosen from."""
     stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
     return Scaling(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
+
+
+def unit(channels: int, arena: WeightArena) -> Scaling:
+    """Scales of 1, which nothing chooses, in whole tiles of channels."""
+    stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
+    ones = arena.add(np.ones(stored, np.float32))
+    return Scaling(ones, ones, ones, stored, uniform=True)
 
 
 def observe(value: Value, scaling: Scaling) -> Step:
