@@ -11,7 +11,7 @@
 //           rint(pixel * in_scale), saturated; the sums are exact.
 // Mapping:  grid (ceil(W/TILE_W) * OCP/64, ceil(H/rows), N); a block, one warpgroup, walks down `rows` rows of a strip
 //           of TILE_W pixels x 64 channels, a row a step; thread t takes in pixels t, t + 128 of each input row.
-// Tiles:    ELEMENT (1), of the output; SOURCE (0); IN_CHANNELS (3), 1 to 4; TILE_W (112), a multiple of 16 up to 240;
+// Tiles:    ELEMENT (1), of the products; OUT_ELEMENT (ELEMENT; of 3 also 1); SOURCE (0); IN_CHANNELS (3), 1 to 4; TILE_W (112), a multiple of 16 up to 240;
 //           STAGES (2), rows on their way out, at least 2.
 // Shared:   SHARED_BYTES: staged rows, weights, ring of input rows: 42 KB, F16_PAIR 96, bytes 28; 128 threads.
 // Cost:     2*9*C FLOP per output; reads the source (rows+2)/rows times; writes out once, which is what takes the time.
@@ -24,6 +24,9 @@
 //           that one barrier a row is enough.
 #include "first_layer.cuh"
 
+#ifndef OUT_ELEMENT
+#define OUT_ELEMENT ELEMENT
+#endif
 #ifndef TILE_W
 #define TILE_W 112
 #endif
@@ -34,8 +37,10 @@
 constexpr int THREADS = 128;
 static_assert(TILE_W % 16 == 0 && TILE_W <= 240, "the widths of wgmma; its sums stay in registers");
 static_assert(STAGES >= 2, "a row is staged while the one before is read");
+static_assert(OUT_ELEMENT == ELEMENT || (ELEMENT == F16_PAIR && OUT_ELEMENT == F16), "products may be finer than values");
 
-typedef StagedTile<ELEMENT, TILE_W / 8, false> Tile;
+typedef Stored<OUT_ELEMENT> Out;
+typedef StagedTile<OUT_ELEMENT, TILE_W / 8, false> Tile;
 typedef Wgmma<PixelsAs<E::BYTES>::Operands, TILE_W> Product;
 
 constexpr int COPIES = E::BYTES == 2 ? 2 : 3;  // entries that hold a pixel; three taps need no fourth
@@ -153,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
 
   if (tid == 0) prefetch_map(&out);
   load_weights(shared + WEIGHTS_AT, weight, weight_scale, channel);
-  const Finish<ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, ACTIVATION(activation));
+  const Finish<OUT_ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, ACTIVATION(activation));
   Input input{static_cast<const char*>(source) + static_cast<size_t>(n) * C * H * W * Pixels::Source::BYTES, H, W,
               x0 - 1, Pixels(in_scale, mean_scale, mean_shift, INPUT_LIMITS)};
   if (tid < PARTS * RING)  // the end of the last entry is never written, and its zero weight does not undo a NaN
@@ -181,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     input.fetch(raw[RING - 1], y + RING - 1, end);
     sums.finish();
     const uint32_t staging = shared_address(shared) + step % STAGES * Tile::BYTES;
-    stage_tile<ELEMENT, TILE_W / 8, false>(sums.sum, finish, staging, [&](int column, uint32_t items) {
+    stage_tile<OUT_ELEMENT, TILE_W / 8, false>(sums.sum, finish, staging, [&](int column, uint32_t items) {
       largest = larger_magnitudes(largest, items, halves_before(valid, 8 * column));
     });
     shared_writes_to_async();
@@ -189,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     __syncthreads();  // the row is staged, the next one has its place, and all products have read theirs
     if (tid == 0) {
       UNROLL
-      for (int plane = 0; plane < E::PLANES; plane++)
+      for (int plane = 0; plane < Out::PLANES; plane++)
         store_box(&out, staging + plane * Tile::PLANE_BYTES, channel, x0, y, n + plane * images);
       store_commit();
     }
@@ -197,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
   TIMED(if (tid == 0) STAMP(SUMS_READY);)
   if (tid == 0) store_wait_read<0>();
 
-  if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(n) * maxima_stride);
+  if constexpr (Out::RECORDED) record_largest(largest, maxima + static_cast<size_t>(n) * maxima_stride);
   if (SOURCE == SOURCE_F32 && __syncthreads_or(input.pixels.met_nonfinite()) && tid == 0) atomicOr(status + n, 1);
   TIMED(if (tid == 0) STAMP(DONE);)
 }

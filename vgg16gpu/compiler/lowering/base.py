@@ -134,6 +134,7 @@ class Layer(Generic[OpT_co]):
     quantised: QuantisedOp | None = None  # int8
     parts: tuple[Layer[Conv], ...] = ()  # of a ConvChain: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
+    keeps_digits: bool = False  # fp16 whose features a loss compares: no image is rounded, and no feature that is read
     compared: bool = False  # a loss reads the result
     rescaled: bool = False  # on tensor cores each image of x gets a factor on the device, and y keeps it
 

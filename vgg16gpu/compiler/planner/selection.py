@@ -69,6 +69,7 @@ class KernelSelection:
                 x_scaling=self.scalings.get(op.x),
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
+                keeps_digits=self._keeps_digits,
                 compared=not self.graph.compared.isdisjoint(op.results),
                 rescaled=op.y in self._linear,
             )
@@ -206,16 +207,17 @@ class KernelSelection:
         is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is Element.F16_PAIR
         return layer.op.results if is_pair else ()
 
-    def _compares_second(self) -> bool:
-        """Whether a loss reads what the second op gives."""
-        return any(not self.graph.compared.isdisjoint(op.results) for op in self.graph.ops[1:2])
+    @property
+    def _keeps_digits(self) -> bool:
+        """Whether float16 has to have the digits of TF32 with float32 between."""
+        return self.precision == "fp16" and bool(self.graph.compared)
 
     def chained(self, families: tuple[str, ...]) -> KernelSelection:
         """The same with a chain in the graph, if one of these families computes it; else itself.
 
-        Not where fp16 compares what it gives: it stores no more than float16.
+        Not where digits count: it rounds images.
         """
-        if self.precision == "fp16" and self._compares_second():
+        if self._keeps_digits:
             return self
         selection = replace(self, graph=_with_chain(self.graph))
         first = next(selection.layers(selection.shapes))

@@ -67,7 +67,7 @@ class FirstProblem:
     height: int
     width: int
     out_channels: int  # stored
-    element: Element  # of the output
+    element: Element  # of the products
 
     @property
     def key(self) -> str:
@@ -98,8 +98,18 @@ KINDS: Final = {Tile.__name__: Tile}
 def problem_of(layer: Layer[Conv]) -> FirstProblem:
     """The convolution of a layer."""
     batch, _, height, width = layer.x_shape
-    element = y_element(layer)
+    element = _product_element(layer)
     return FirstProblem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
+
+
+def _product_element(layer: Layer[Conv]) -> Element:
+    """What pixels and weights are multiplied as: where fp16 has to have TF32's digits all of float32, as there."""
+    return Element.F16_PAIR if layer.keeps_digits else y_element(layer)
+
+
+def _stored_element(layer: Layer[Conv]) -> Element:
+    """What y is stored as; float16 that is compared with what its rounding has left."""
+    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
 def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
@@ -146,6 +156,8 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
     element = y_element(layer)
     outputs, channels = op.weight.shape[:2]
     reduction = TAPS * channels
+    if layer.keeps_digits:
+        return _unscaled_weights(layer, arena)
     if element is Element.F16_PAIR:
         return _split_weights(layer, arena)
     block = row_length(reduction, element.nbytes)
@@ -167,15 +179,31 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
     return FirstWeights(packed, weight_scale=unread, bias=bias, dequant=unread, out_scale=unread, in_scale=unread)
 
 
+def _unscaled_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
+    """Weights of float32 for pixels that are normalised: three float16 hold either without scales."""
+    op = layer.op
+    rows = _float_rows(op)
+    source, ones = arena.add(rows), arena.add(np.ones(len(rows), np.float32))
+    bias = arena.add_channels(op.bias, op.weight.shape[0], Element.F16_PAIR)
+    return FirstWeights(source, weight_scale=ones, bias=bias, dequant=ones, out_scale=ones, in_scale=ones)
+
+
+def _float_rows(op: Conv) -> npt.NDArray[np.float32]:
+    """Weights as (stored outputs, 9 C and zeros up to whole sectors)."""
+    outputs, channels = op.weight.shape[:2]
+    reduction = TAPS * channels
+    rows = np.zeros((Element.F16_PAIR.padded(outputs), row_length(reduction, Element.F32.nbytes)), np.float32)
+    rows[:outputs, :reduction] = _flat(op.weight)
+    return rows
+
+
 def _split_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
     op = layer.op
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     outputs, channels = op.weight.shape[:2]
-    stored, reduction = Element.F16_PAIR.padded(outputs), TAPS * channels
-    rows = np.zeros((stored, row_length(reduction, Element.F32.nbytes)), np.float32)
-    rows[:outputs, :reduction] = _flat(op.weight)
-    source = arena.add(rows)
+    reduction, rows = TAPS * channels, _float_rows(op)
+    stored, source = len(rows), arena.add(rows)
     known = scales.WeightRows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
     made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
     bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
@@ -206,12 +234,14 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
     choice = choose(problem_of(layer), layer.facts)
     tile_width, rows = choice.tile.width, choice.tile.rows
     strips = ceil_div(width, tile_width) * (y.pitch // TILE_CHANNELS)
+    products = _product_element(layer)
     macros = {
-        "ELEMENT": y.element.number,
+        "ELEMENT": products.number,
         "SOURCE": int(x.element_type == "uint8"),
         "IN_CHANNELS": channels,
         "TILE_W": tile_width,
     }
+    macros |= {"OUT_ELEMENT": y.element.number} if y.element is not products else {}
     normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
     return (
         Step(
@@ -227,7 +257,7 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
                 *activation(op),
                 *input_limits(x.limits),
             ),
-            shared=shared_nbytes(y.element, tile_width),
+            shared=shared_nbytes(products, y.element, tile_width),
             flop=flop(op, layer.x_shape),
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
             names=op.names,
@@ -237,9 +267,9 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
     )
 
 
-def shared_nbytes(element: Element, tile_width: int) -> int:
+def shared_nbytes(products: Element, element: Element, tile_width: int) -> int:
     """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
-    parts = 3 if element is Element.F16_PAIR else 1
+    parts = 3 if products is Element.F16_PAIR else 1
     staged = element.planes * aligned(tile_width * TILE_CHANNELS * element.nbytes)
     weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
     return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
@@ -252,5 +282,5 @@ LOWERING = InputLowering(
     family="wgmma",
     priority=1,  # before conv_wgmma, which can compute a first layer, too
     supports=supports,
-    gives=lambda layer, _: y_element(layer),
+    gives=lambda layer, _: _stored_element(layer),
 )

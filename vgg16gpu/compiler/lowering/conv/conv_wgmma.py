@@ -148,7 +148,7 @@ def problem_of(layer: Layer[Conv]) -> ConvProblem:
 
 def _stored_element(layer: Layer[Conv]) -> Element:
     """What y is stored as: float16 that is compared with what its rounding has left, so that losses have its digits."""
-    return Element.F16_PAIR if layer.compared and layer.precision == "fp16" else y_element(layer)
+    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
 def promote_taps(channels: int) -> int:
