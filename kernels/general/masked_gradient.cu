@@ -12,9 +12,10 @@
 // Mapping:  grid (blocks of columns, rows, N), with POOL rows and columns of windows; block (channels, columns). A
 //           thread has VECTOR channels of 4 pixels, one block's columns apart, with POOL those of a window. It loads all
 //           that it reads before it looks at any of it.
-// Tiles:    ELEMENT (0), OUT (0) 0 float32, 1 float16, 2 bfloat16, 3 pair of float16; POOL (0) 0, 1; GRADIENTS (1) 1 to
-//           4; FLOATS (0); FACTORS (0); SCALED (0) 0, 1; VECTOR (1) 8 or 4: neighbouring channels that are one access or
-//           two, of 16 bytes where values allow it, every stride but that of c (1) a multiple of VECTOR; 1: any strides.
+// Tiles:    ELEMENT (0), MAP (0 by FLOATS, else ELEMENT), OUT (0) 0 float32, 1 float16, 2 bfloat16, 3 pair of float16;
+//           POOL (0) 0, 1; GRADIENTS (1) 1 to 4; FLOATS (0); FACTORS (0); SCALED (0) 0, 1; VECTOR (1) 8 or 4:
+//           neighbouring channels that are one access or two, of 16 bytes where values allow it, every stride but that of
+//           c (1) a multiple of VECTOR; 1: any strides.
 // Shared:   none; up to 128 threads.
 // Cost:     a comparison and an addition for each gradient and value, 3 comparisons more with POOL; reads and writes
 //           everything once.
@@ -31,6 +32,9 @@
 
 #ifndef ELEMENT
 #define ELEMENT 0
+#endif
+#ifndef MAP
+#define MAP (FLOATS & 1 ? 0 : ELEMENT)
 #endif
 #ifndef OUT
 #define OUT 0
@@ -136,7 +140,7 @@ struct Channels<F16_PAIR> {
   __device__ __forceinline__ float value(int i) const { return high.value(i) + low.value(i); }
 };
 
-static_assert(ELEMENT != F16_PAIR || FLOATS & 1 || !Passed::HAS_LIMITS, "pairs hold a map times a scale");
+static_assert(MAP != F16_PAIR || !Passed::HAS_LIMITS, "pairs hold a map times a scale");
 
 struct Place {
   long long n;
@@ -154,8 +158,8 @@ struct Place {
 
 // What is read of operand `row - MAP_STRIDES`.
 __device__ __forceinline__ constexpr int element_of(int row) {
-  if (ELEMENT == F32 || FLOATS >> (row - MAP_STRIDES) & 1) return F32;
-  return ELEMENT == F16_PAIR && row == MAP_STRIDES && !POOL ? F16 : ELEMENT;
+  if (row == MAP_STRIDES) return MAP == F16_PAIR && !POOL ? F16 : MAP;
+  return ELEMENT == F32 || FLOATS >> (row - MAP_STRIDES) & 1 ? F32 : ELEMENT;
 }
 
 // From hi to lo of an operand that is a pair.

@@ -37,10 +37,12 @@ def kernel(
 
     factors: a bit for each gradient that has one for each image. clips: whether the map is what a Clip has given.
     """
-    element = next((each for each in (*x, y) if each is not Element.F32), Element.F32)
+    map_, *gradients = x
+    element = next((each for each in (*gradients, y, map_) if each is not Element.F32), Element.F32)
     macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
     floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
     further = [(name, number) for name, number in (("FACTORS", factors), ("SCALED", _is_scaled(y))) if number]
+    further += [("MAP", map_.number)] if map_ not in (element, Element.F32) else []
     further += [CLIPS] if clips else []
     return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *further))
 
@@ -80,7 +82,11 @@ VARIANTS = tuple(
         for defines in _variants(element, out, width)
     )
 )
-VARIANTS += tuple(_clip_variants())  # tools/ptxas.py
+VARIANTS += tuple(_clip_variants())
+VARIANTS += tuple(
+    kernel((Element.F16_PAIR, *gradients), Element.F16, True, 8, factors=1).defines
+    for gradients in ((Element.F16,), (Element.F16, _F32))
+)  # tools/ptxas.py
 
 
 def steps(
@@ -141,6 +147,8 @@ def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
 
 def _takes(layer: Layer[MaskedGradient]) -> tuple[Element, ...]:
     element = wgmma.ELEMENTS[layer.precision]
+    if element is Element.F16 and layer.op.pools:  # equal maxima differ in what rounding left
+        return element, Element.F16_PAIR, Element.F32
     # Limits are compared with what maps mean: pairs, which hold it times a scale, are converted.
     return (Element.F32,) if layer.op.range and element is Element.F16_PAIR else (element, Element.F32)
 
