@@ -17,6 +17,7 @@ from vgg16gpu.runtime.plans.losses import Enqueued
 Targets: TypeAlias = tuple[torch.Tensor, ...]
 Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
 Found: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # the loss and, if it is wanted, its gradient
+FoundPair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
 
@@ -32,6 +33,28 @@ class LossRuns:
         self._options: dict[str, Any] = {"mean": reduction == "mean"}
         self._enqueued: dict[Hashable, Enqueued] = {}
         self._forms: dict[tuple[Shape | None, ...], Forms] = {}
+
+    def run(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
+        """Return the loss of images against targets and, if it is wanted, its gradient to the images."""
+        return (self.on_host if x.is_cpu else self.on_card)(x, targets, wants_gradient)
+
+    def targets(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
+        """Return what images, and a style, make; one of these two is `given`."""
+        return (self.targets_on_host if given.is_cpu else self.targets_on_card)(given, *images)
+
+    def pair(self, x: torch.Tensor, y: torch.Tensor, wants_x: bool, wants_y: bool) -> FoundPair:
+        """Return the loss of images against images, and its gradients to both, each if it is wanted.
+
+        y: as many images as x, or one for all. Its gradient has a row for each row of x in either case. All distances
+        are symmetric, so the gradient to y is that of a run with the roles swapped.
+        """
+        losses, to_x, to_y = None, None, None
+        if wants_y:
+            rows = y if y.shape[0] == x.shape[0] else y.expand(x.shape[0], -1, -1, -1).contiguous()
+            losses, to_y = self.run(rows, self.targets(x, x, None), wants_gradient=True)
+        if losses is None or wants_x:
+            losses, to_x = self.run(x, self.targets(y, y, None), wants_gradient=wants_x)
+        return losses, to_x, to_y
 
     def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
         """Of tensors on the CPU."""
