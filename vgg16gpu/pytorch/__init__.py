@@ -10,6 +10,7 @@ except ModuleNotFoundError as error:
 del _torch
 
 from vgg16gpu.pytorch.features import Features  # noqa: E402 - torch is looked for first
+from vgg16gpu.pytorch.lpips import LPIPS  # noqa: E402
 from vgg16gpu.pytorch.perceptual_loss import PerceptualLoss  # noqa: E402
 
-__all__ = ["Features", "PerceptualLoss"]
+__all__ = ["LPIPS", "Features", "PerceptualLoss"]

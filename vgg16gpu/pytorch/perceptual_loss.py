@@ -221,6 +221,12 @@ class PerceptualLoss(KernelModule):
         total: torch.Tensor = torch.stack(tuple(each.values())).sum(0)
         return (total, each) if self.per_layer else total
 
+    def maps(self, x: torch.Tensor, target: torch.Tensor, scaling: int) -> list[torch.Tensor]:
+        """Return the weighted distances at each pixel of the layers, (N, 1, h, w) each, differentiable in both."""
+        self._require_images(x, target, None)
+        x, target = (self._scalings.apply(scaling, given) for given in (x, target))
+        return list(self._terms.maps(x, target).values())
+
     def compared(
         self,
         x: torch.Tensor,
@@ -281,12 +287,13 @@ class PerceptualLoss(KernelModule):
         """Raise InputError where images are missing, or are of another size than x."""
         if images is None and self._has_content:
             raise InputError("images to compare with are missing; give images, and style where layers have one")
-        require_one_device(x, (images, style))
+        require_one_device(x, (style,))
         if images is not None:
             self._require_pair(x, images)
 
     def _require_pair(self, x: torch.Tensor, images: torch.Tensor) -> None:
         """Raise InputError for images of another size or number than x; of style alone any size is compared."""
+        require_one_device(x, (images,))
         channels = -1 if self._is_channels_last else 1
         for given, what in ((x, "x"), (images, "the target")):
             if given.dim() != _IMAGES or self._channels not in (None, given.shape[channels]):
