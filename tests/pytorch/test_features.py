@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,16 @@ def test_strides_of_the_input_do_not_matter(torch: Any, features: Any) -> None:
     turned = x.to(memory_format=torch.channels_last)
     assert all(map(torch.equal, features(turned), features(x)))
     assert [y.shape[0] for y in features(x[:0])] == [0, 0, 0]
+
+
+def test_a_module_lives_as_long_as_the_way_back(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch import Features
+
+    x = images(torch, 1, 3, 16, 16).requires_grad_()
+    value = Features(model, "relu2_2")(x)
+    gc.collect()
+    value.sum().backward()
+    assert x.grad.any()
 
 
 def test_a_module_that_is_gone(torch: Any) -> None:

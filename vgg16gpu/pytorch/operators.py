@@ -104,6 +104,7 @@ def _(x: Tensor, number: int, precision: str, cotangents: list[Tensor]) -> Tenso
 def _keep(ctx: Any, inputs: tuple[Tensor, int, str], output: list[Tensor]) -> None:
     del output
     x, ctx.number, ctx.precision = inputs
+    ctx.module = _modules.get(ctx.number)  # lives as long as the way back
     ctx.save_for_backward(x)
 
 
