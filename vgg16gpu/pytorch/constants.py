@@ -27,8 +27,11 @@ class Constants:
         """Return a vector on a device. While torch records, one that is not there is recorded as its numbers."""
         found = self._made.get((index, device))
         if found is None:
+            if is_traced():
+                return self._tensor(index, device)
             with torch.inference_mode(mode=False):  # it may be needed for gradients later
-                found = torch.tensor(self.vectors[index], dtype=torch.float32, device=device).view(1, -1, 1, 1)
-            if not is_traced():
-                self._made[index, device] = found
+                found = self._made[index, device] = self._tensor(index, device)
         return found
+
+    def _tensor(self, index: int, device: torch.device) -> torch.Tensor:
+        return torch.tensor(self.vectors[index], dtype=torch.float32, device=device).view(1, -1, 1, 1)
