@@ -259,6 +259,12 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
         (lambda: loss(x, y, mask=-mask), "mask has numbers below 0, the least -1; give weights of 0 and more"),
         (lambda: norm(x, y, mask=mask), "'fro' is a norm of all pixels and takes no mask"),
         (lambda: norm(x, y[..., :20]), "target's images are 26x20 pixels"),
+        (
+            lambda: norm(x, norm.targets(y[..., :20])),
+            r"a target is torch.float32 \(2, 520, 8\); for these images it is",
+        ),
+        (lambda: norm(x, norm.targets(y)[:2]), "2 targets are given, and 3 are compared"),
+        (lambda: norm(x, []), "images to compare with are missing"),
     ]
     for call, message in calls:
         with pytest.raises(InputError, match=message):

@@ -98,7 +98,7 @@ def test_reading_it_takes_no_time(torch: Any, card: Any) -> None:
     assert seconds < 10e-6  # about 2 us on a quiet machine
 
 
-@pytest.mark.parametrize("kind", ["loss", "features"])
+@pytest.mark.parametrize("kind", ["loss", "features", "layers"])
 def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """There and back, around what is compiled and within it, and the operator's own choice each time it runs.
 
@@ -115,10 +115,14 @@ def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: 
 
     for place in (features, perceptual_loss):
         monkeypatch.setattr(place, "resolve", choose)
-    module: Any = Features(model, "relu2_2") if kind == "features" else PerceptualLoss(model, LAYERS)
+    layers_apart = kind == "layers"
+    module: Any = (
+        Features(model, "relu2_2") if kind == "features" else PerceptualLoss(model, LAYERS, per_layer=layers_apart)
+    )
 
     def plain(x: Any) -> Any:
-        return module(2 * x) if kind == "features" else module(2 * x, -x.detach())
+        found = module(2 * x) if kind == "features" else module(2 * x, -x.detach())
+        return found[0] if layers_apart else found
 
     def cast(x: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -138,7 +142,8 @@ def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: 
         x, asked[:] = images(torch, *SHAPE).requires_grad_(), []
         torch.autograd.grad(compute(x).sum(), x)
         assert set(asked) == {"bf16"}
-    assert {precision for _, precision in module._engines} == {"fp32", "bf16", "fp16"}
+    engines = module._features._engines if layers_apart else module._engines
+    assert {precision for _, precision in engines} == {"fp32", "bf16", "fp16"}
     module.close()
 
 

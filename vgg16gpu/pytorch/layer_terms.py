@@ -17,6 +17,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pytorch.constants import Constants
 from vgg16gpu.pytorch.features import Features
+from vgg16gpu.pytorch.tensors import require_one_device
 from vgg16gpu.runtime.plans.comparison import Weight
 
 STYLE: Final = "style."  # before the name of a layer whose Gram matrices are compared
@@ -65,9 +66,8 @@ class LayerTerms:
 
         kept: what `targets` gave, in place of images. mask: (N or 1, 1, H, W); means over pixels are weighted by it.
         """
-        with torch.autocast(x.device.type, enabled=False):
-            found = self._compared(x, target, style, kept)
-            masks = _Masks(mask)
+        found, masks = self._compared(x, target, style, kept), _Masks(mask)
+        with torch.autocast(x.device.type, enabled=False):  # features only follow it
             terms = {
                 name: masks.mean(self._pixels(i, found.x[name], found.target[name]))
                 if self._distance != "norm"
@@ -80,8 +80,8 @@ class LayerTerms:
 
     def maps(self, x: torch.Tensor, target: torch.Tensor) -> Terms:
         """Return the weighted distance at each pixel of each layer, (N, 1, h, w)."""
+        found = self._compared(x, target, None, ())
         with torch.autocast(x.device.type, enabled=False):
-            found = self._compared(x, target, None, ())
             return {name: self._pixels(i, found.x[name], found.target[name]) for i, name in enumerate(self._layers)}
 
     def _compared(
@@ -91,12 +91,19 @@ class LayerTerms:
         style: torch.Tensor | None,
         kept: Sequence[torch.Tensor],
     ) -> Compared:
+        count = len(self._layers) + len(self._style)
+        if kept and len(kept) != count:
+            raise InputError(f"{len(kept)} targets are given, and {count} are compared; use targets(...)")
+        require_one_device(x, kept)
         of_x = self._named(x)
         if kept:
             layers = dict(zip(self._layers, kept, strict=False))
-            shaped = {name: _as_map(value, of_x[name]) for name, value in layers.items()}
             grams = dict(zip(self._style, kept[len(layers) :], strict=True))
-            return Compared(of_x, shaped, {name: value.float() for name, value in grams.items()})
+            return Compared(
+                of_x,
+                {name: _as_map(value, of_x[name]) for name, value in layers.items()},
+                {name: _as_gram(value, of_x[name]) for name, value in grams.items()},
+            )
         of_target = {} if target is None else self._named(target)
         return Compared(of_x, of_target, of_target if style is None else self._named(style))
 
@@ -166,12 +173,24 @@ def _unit(value: torch.Tensor) -> torch.Tensor:
 def _as_map(kept: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a kept target (N, h * w, C) as a map (N, C, h, w). Raises InputError for one of another size."""
     n, c, h, w = like.shape
-    if kept.dim() != 3 or kept.shape[1:] != (h * w, c) or kept.shape[0] not in (1, n):
-        raise InputError(
-            f"a target is {kept.dtype} {tuple(kept.shape)}; for these images it is {(n, h * w, c)}, or one for all; "
-            "use targets(...)"
-        )
+    _require_kept(kept, (n, h * w, c))
     return kept.float().view(-1, h, w, c).permute(0, 3, 1, 2)
+
+
+def _as_gram(kept: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a kept Gram matrix (N, C, C). Raises InputError for one of another size."""
+    n, c = like.shape[:2]
+    _require_kept(kept, (n, c, c))
+    return kept.float()
+
+
+def _require_kept(kept: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Raise InputError for a kept target of another shape, or of one for all."""
+    if tuple(kept.shape) not in (shape, (1, *shape[1:])):
+        raise InputError(
+            f"a target is {kept.dtype} {tuple(kept.shape)}; for these images it is {shape}, or one for all; use "
+            "targets(...)"
+        )
 
 
 def require_mask(mask: Any, x: torch.Tensor) -> None:
