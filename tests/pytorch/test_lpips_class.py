@@ -16,6 +16,7 @@ import pytest
 from tests.pytorch import test_no_operators_of_torch
 from tests.pytorch.test_features import distance
 from tests.pytorch.test_no_operators_of_torch import guarded
+from tests.support.torch_here import torch_with_cuda
 from tests.support.torch_hub import torch_home
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shipped import DATA
@@ -211,6 +212,43 @@ def test_one_graph(torch: Any, ours: Any) -> None:
         compiled = torch.compile(compute, backend="aot_eager", fullgraph=True)
         for found, right in zip(both(torch, compiled, x, y), both(torch, compute, x, y), strict=True):
             torch.testing.assert_close(found, right)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "value", "gradient"), [("fp32", 1e-5, FLIPS), ("torch", 1e-2, 0.3)])
+def test_on_a_gpu_nobody_waits_and_a_graph_has_the_bits(
+    torch: Any, theirs: Any, precision: str, value: float, gradient: float
+) -> None:
+    """Both gradients, as TF32 is allowed as torch comes; and a graph that was captured."""
+    from vgg16gpu.pytorch import LPIPS
+
+    torch_with_cuda()
+    ours = LPIPS(verbose=False, check_backbone=False, precision=precision)
+    x, y = (each.cuda() for each in pictures(torch))
+    exact = both(torch, theirs, x.cpu().double(), y.cpu().double())
+    given = [each.clone().requires_grad_() for each in (x, y)]
+
+    def step() -> tuple[Any, ...]:
+        found = ours(*given)
+        return found.detach(), *torch.autograd.grad(found.sum(), given)
+
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    found = step()
+    torch.cuda.set_sync_debug_mode("default")
+    np.testing.assert_allclose(found[0].cpu().numpy(), exact[0].numpy(), rtol=value)
+    assert max(distance(a.cpu(), b) for a, b in zip(found[1:], exact[1:], strict=True)) < gradient
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(map(torch.equal, captured, found))
+    assert [each for _, each in ours._loss._engines] == ["fp16" if precision == "torch" else "fp32"]
+    ours.check()
+    ours.close()
 
 
 def test_what_it_does_not_have(torch: Any, packages: Any, tmp_path: Path) -> None:
