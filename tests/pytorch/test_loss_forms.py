@@ -241,6 +241,8 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
         ({"criterion": "l3"}, "criterion 'l3' is not known; accepted: l1, l2, fro"),
         ({"criterion": "l1", "distance": "unit"}, "distance 'unit' and criterion 'l1' are given; give one of them"),
         ({"criterion": "fro", "reduction": "none"}, "'fro' is one norm of all images; leave reduction='none' out"),
+        ({"batch": 0}, "batch 0: give a number from 1 to "),
+        ({"batch": "4"}, "batch '4': give a number from 1 to "),
         ({"mean": (0.5, 0.5)}, r"mean is \(0.5, 0.5\); give 3 finite numbers"),
         ({"std": (1, 1, 0)}, r"std is \(1, 1, 0\); give a number above 0"),
         ({"std": (1, 1, float("nan"))}, "std is .*; give 3 finite numbers"),

@@ -48,7 +48,7 @@ class LayerTerms:
         distance: str,
         gram_distance: str,
     ) -> None:
-        self._features, self._distance, self._gram_distance = features, distance, gram_distance
+        self._net, self._kind, self._gram_kind = features, distance, gram_distance
         self._layers, self._style = tuple(layers or ()), {name: float(w) for name, w in (style or {}).items()}
         self._weights = Constants(
             [np.asarray(weight, float).reshape(-1).tolist() for weight in (layers or {}).values()]
@@ -70,7 +70,7 @@ class LayerTerms:
         with torch.autocast(x.device.type, enabled=False):  # features only follow it
             terms = {
                 name: masks.mean(self._pixels(i, found.x[name], found.target[name]))
-                if self._distance != "norm"
+                if self._kind != "norm"
                 else self._norm(i, found.x[name] - found.target[name])
                 for i, name in enumerate(self._layers)
             }
@@ -109,15 +109,15 @@ class LayerTerms:
 
     def _named(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the features of images as float32."""
-        return {name: value.float() for name, value in zip(self._features.layers, self._features(images), strict=True)}
+        return {name: value.float() for name, value in zip(self._net.layers, self._net(images), strict=True)}
 
     def _pixels(self, index: int, f: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         """Return the weighted distance at each pixel, (N, 1, h, w)."""
         weight = self._weights.at(index, f.device)
-        if self._distance == "unit":
+        if self._kind == "unit":
             return (weight * (_unit(f) - _unit(t)).square()).sum(1, keepdim=True)
         difference = f - t
-        return weight * (difference.abs() if self._distance == "absolute" else difference.square()).mean(
+        return weight * (difference.abs() if self._kind == "absolute" else difference.square()).mean(
             1, keepdim=True
         )
 
@@ -131,9 +131,9 @@ class LayerTerms:
         if theirs.dim() == 4:
             theirs = (masks if is_own else _Masks(None)).gram(theirs)
         difference = ours - theirs
-        if self._gram_distance == "norm":
+        if self._gram_kind == "norm":
             return torch.linalg.vector_norm(difference).view(1)
-        means = (difference.abs() if self._gram_distance == "absolute" else difference.square()).mean((1, 2))
+        means = (difference.abs() if self._gram_kind == "absolute" else difference.square()).mean((1, 2))
         return masks.without_empty(means, found.x[name])
 
 

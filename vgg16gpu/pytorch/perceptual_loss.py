@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import torch
 
+from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
@@ -90,6 +91,8 @@ class PerceptualLoss(KernelModule):
         self._model = Model.of(model)
         check_precision(precision, PRECISIONS)
         check_memory_bound(memory)
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+            raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
         by_engine: Distance = "squared" if kind == "norm" else kind
         self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": by_engine, "batch": batch}
         self._options |= {"memory": memory}
