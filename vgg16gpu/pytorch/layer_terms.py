@@ -117,9 +117,7 @@ class LayerTerms:
         if self._kind == "unit":
             return (weight * (_unit(f) - _unit(t)).square()).sum(1, keepdim=True)
         difference = f - t
-        return weight * (difference.abs() if self._kind == "absolute" else difference.square()).mean(
-            1, keepdim=True
-        )
+        return weight * (difference.abs() if self._kind == "absolute" else difference.square()).mean(1, keepdim=True)
 
     def _norm(self, index: int, difference: torch.Tensor) -> torch.Tensor:
         """Return the weighted Frobenius norm, (1,)."""
