@@ -142,9 +142,9 @@ def opened(torch: Any, model: Path, name: str, where: str) -> tuple[Any, Any]:
     from vgg16gpu.pytorch import Features, PerceptualLoss
 
     if name == "features":
-        features = Features(model, tuple(LAYERS), batch=2, memory=BOUND[where])
+        features = Features(model, tuple(LAYERS), precision="fp32", batch=2, memory=BOUND[where])
         return features, features._engine(torch.device(where))
-    loss = PerceptualLoss(model, LAYERS, batch=2, memory=BOUND[where])
+    loss = PerceptualLoss(model, LAYERS, precision="fp32", batch=2, memory=BOUND[where])
     return loss, loss._runs(torch.device(where)).engine
 
 

@@ -83,7 +83,7 @@ def test_the_operator_is_what_torch_wants(torch: Any, model: Path) -> None:
     x, y = images(torch, 1, 3, 16, 16), -images(torch, 1, 3, 16, 16)
     operator = torch.ops.vgg16gpu.perceptual_loss.default
     for images_, targets in (([y], []), ([], list(loss.targets(y)))):
-        given = (x, loss._handle, images_, [], targets, True)
+        given = (x, loss._handle, images_, [], targets, "torch", -1, True, False)
         torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
     loss.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_one_layer_is_a_tensor_and_half_types_come_back(torch: Any, model: Path)
 def test_it_is_a_frozen_module(torch: Any, features: Any) -> None:
     assert not list(features.parameters())
     assert not features.state_dict()
-    assert "layers relu1_2, relu2_2, relu3_3, fp32" in repr(features)
+    assert "layers relu1_2, relu2_2, relu3_3, torch" in repr(features)
     with torch.no_grad():
         assert not features(images(torch, 1, 3, 16, 16))[0].requires_grad
 
@@ -149,10 +150,10 @@ def test_the_compiler_keeps_one_graph(torch: Any, features: Any) -> None:
 def test_the_operators_are_what_torch_wants(torch: Any, features: Any) -> None:
     x = images(torch, 1, 3, 16, 16)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.vgg16gpu.features.default, (x, features._handle), test_utils=checks)
+    torch.library.opcheck(torch.ops.vgg16gpu.features.default, (x, features._handle, "torch"), test_utils=checks)
     cotangents = [torch.ones_like(y) for y in features(x)]
     operator = torch.ops.vgg16gpu.features_gradient.default
-    torch.library.opcheck(operator, (x, features._handle, cotangents), test_utils=checks)
+    torch.library.opcheck(operator, (x, features._handle, "torch", cotangents), test_utils=checks)
 
 
 def test_strides_of_the_input_do_not_matter(torch: Any, features: Any) -> None:
@@ -162,9 +163,19 @@ def test_strides_of_the_input_do_not_matter(torch: Any, features: Any) -> None:
     assert [y.shape[0] for y in features(x[:0])] == [0, 0, 0]
 
 
+def test_a_module_lives_as_long_as_the_way_back(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch import Features
+
+    x = images(torch, 1, 3, 16, 16).requires_grad_()
+    value = Features(model, "relu2_2")(x)
+    gc.collect()
+    value.sum().backward()
+    assert x.grad.any()
+
+
 def test_a_module_that_is_gone(torch: Any) -> None:
     with pytest.raises(InputError, match="number 0 is gone"):
-        torch.ops.vgg16gpu.features(images(torch, 1, 3, 16, 16), 0)
+        torch.ops.vgg16gpu.features(images(torch, 1, 3, 16, 16), 0, "torch")
 
 
 # ---- On a GPU
@@ -214,7 +225,7 @@ def test_on_a_gpu_the_gradient_is_that_of_arrays_on_the_host(torch: Any, model: 
 
     torch_with_cuda()
     x = images(torch, 3, 3, 48, 48)
-    features = Features(model, LAYERS, batch=2)
+    features = Features(model, LAYERS, "fp32", batch=2)
     given = x.cuda().requires_grad_()
     values = features(given)
     slopes = [torch.ones_like(value, device="cpu").numpy() for value in values]
@@ -242,7 +253,7 @@ def test_on_a_gpu_a_graph_has_the_gradient_too(torch: Any, wide: Path, precision
     (engine,) = features._engines.values()
     slopes = [y.detach() for y in features(x)]
     before = engine.counters
-    torch.ops.vgg16gpu.features_gradient(x.detach(), features._handle, slopes)
+    torch.ops.vgg16gpu.features_gradient(x.detach(), features._handle, precision, slopes)
     assert engine.counters.since(before).synchronisations == 0
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -98,7 +98,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], str]] = {  # that modules alone refu
     "5-d": (lambda torch, x: x[None], r"float32 \(1, 2, 3, 32, 32\); give .*\(N, 3, H, W\)"),
     "channels": (lambda torch, x: x[:, :2], r"float32 \(2, 2, 32, 32\); give .*\(N, 3, H, W\)"),
     "NHWC": (lambda torch, x: x.permute(0, 2, 3, 1), r"float32 \(2, 32, 32, 3\); give .*\(N, 3, H, W\)"),
-    "no pixels": (lambda torch, x: x[:, :, :0], r"\(2, 3, 0, 32\)|size of 0x32 is not possible"),
+    "no pixels": (lambda torch, x: x[:, :, :0], r"\(2, 3, 0, 32\)|0x32"),
 }
 
 MODULES: dict[str, Callable[[Calls, Any, Any], Any]] = {
@@ -160,7 +160,7 @@ def test_targets_in_lists(torch: Any, calls: Calls, x: Any) -> None:
     refused(lambda: calls.loss(list(x), y), r"x is \[Tensor of .*; give a torch tensor of floats: torch.stack")
     refused(lambda: calls.loss(x, []), "0 targets are given, and 2 are compared")
     wanting = tuple(target.clone().requires_grad_() for target in targets)
-    refused(lambda: calls.loss(x, wanting), "the target requires a gradient")
+    refused(lambda: calls.loss(x, wanting), "style requires a gradient")
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {
@@ -180,7 +180,7 @@ def test_transforms_of_functions(torch: Any, calls: Calls, x: Any, name: str) ->
     for f in (lambda a: calls.loss(a, x), lambda a: calls.features(a)[0].sum(), lambda a: calls.loss(x, (a, a))):
         refused(
             lambda f=f: TRANSFORMS[name](torch.func, f, x),
-            r"inside a transform of torch.func .*; use torch.autograd.grad|target requires a gradient",
+            r"inside a transform of torch.func .*; use torch.autograd.grad|style requires a gradient",
         )
 
 
@@ -284,4 +284,4 @@ def test_classify_takes_files(x: Any) -> None:
 
 def test_operators_of_another_module(torch: Any, calls: Calls, x: Any) -> None:
     with pytest.raises(InputError, match="is gone; keep it"):
-        torch.ops.vgg16gpu.features(x, calls.loss._handle)
+        torch.ops.vgg16gpu.features(x, calls.loss._handle, "torch")

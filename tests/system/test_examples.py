@@ -40,7 +40,8 @@ def share(text):
 
 
 def test_every_example_is_short_and_run_by_a_test():
-    names = ["classify", "features", "int8", "own_kernel", "perceptual_loss", "plain_vgg16", "stream", "style_transfer"]
+    names = ["basicsr_perceptual", "classify", "features", "int8", "own_kernel", "perceptual_loss", "plain_vgg16"]
+    names += ["stream", "style_transfer"]
     assert [path.stem for path in EXAMPLES] == names
     for path in EXAMPLES:
         text = path.read_text()
@@ -97,8 +98,8 @@ def losses_of(text):
     return [float(number) for number in re.findall(r"^step \d+: loss (\S+)$", text, re.MULTILINE)]
 
 
-def narrow_vgg_and_pictures(folder):
-    make_vgg(folder / "vgg.onnx", variant="vgg16", size=32, width=8, hidden=32, classes=10)
+def narrow_vgg_and_pictures(folder, variant="vgg16"):
+    make_vgg(folder / "vgg.onnx", variant=variant, size=32, width=8, hidden=32, classes=10)
     for name, pixels in zip(("one.png", "other.png"), structured_images(2, 40, seed=3), strict=True):
         Image.fromarray(pixels).save(folder / name)
 
@@ -110,6 +111,15 @@ def test_style_transfer(run, tmp_path):
     content, painted = (np.asarray(Image.open(tmp_path / name)).astype(float) for name in ("one.png", "out.png"))
     assert painted.shape == content.shape
     assert abs(painted - content).mean() > 1
+
+
+def test_basicsr_perceptual(run, tmp_path):
+    """What it computes: tests/pytorch/test_basicsr_example.py."""
+    torch_module()
+    narrow_vgg_and_pictures(tmp_path, "vgg19")
+    told = run("basicsr_perceptual.py", "vgg.onnx", "one.png", "other.png")
+    percep, style, norm = map(float, re.findall(r" ([\d.e+-]+)(?:,|$)", told, re.MULTILINE))
+    assert min(percep, style, norm) > 0
 
 
 def test_perceptual_loss(run, tmp_path):

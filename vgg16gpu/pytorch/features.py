@@ -7,18 +7,20 @@ from typing import Any, Final
 
 import torch
 
+from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.pytorch.module import KernelModule
+from vgg16gpu.pytorch.precision import TORCH, check_precision, resolve, under_autocast
 from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_recorded
-from vgg16gpu.pytorch.views import current_stream, on_host, taken, view
+from vgg16gpu.pytorch.views import current_stream, name_of, on_host, taken, view
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.plans.gradients import PRECISIONS
+from vgg16gpu.runtime.plans import gradients
 from vgg16gpu.runtime.plans.opening import check_memory_bound
 
-DIFFERENTIABLE: Final = PRECISIONS
+DIFFERENTIABLE: Final = gradients.PRECISIONS
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _KEPT: Final = 256  # shapes of images
 
@@ -27,15 +29,17 @@ class Features(KernelModule):
     """Layers of a model as a torch module, differentiable in its input; the weights are frozen.
 
     model: as for `Engine`. layers: names as for `Engine(outputs=...)`, say "relu3_3"; one name or several.
-    precision: as for `Engine`; gradients are there in all but "int8". batch: sizes that engines are built for; any
-    number of images is cut into these. memory: as for `Engine`, on each device, gradients included.
+    precision: "torch", that of torch's own convolutions at each call (see `PerceptualLoss`), or as for `Engine`;
+    gradients are there in all but "int8". batch: sizes that engines are built for; any number of images is cut into
+    these. memory: as for `Engine`, of each engine, gradients included.
 
     `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
     size that the model fits, and gives a tensor for each layer, in their order, as a tuple; of one name the tensor
     itself. N may be 0, there and back. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on
-    a GPU there, to float32, float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine
-    for each device is built when the first tensor of it comes. `backward` gives the gradient in the element type of the
-    input; a second derivative is refused. It computes the values once more.
+    a GPU there, to float32, float16 or bfloat16 as the precision or autocast says, channels_last: what the kernels
+    store. Without autocast "torch" gives float32. Engines for each device and precision are built when needed.
+    `backward` gives the gradient in the element type of the input; a second derivative is refused. It
+    computes the values once more.
 
     On a GPU the work goes on the current stream, and nobody waits for it: what `Engine.run` would raise is NaN in the
     rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has run for the same size
@@ -48,7 +52,7 @@ class Features(KernelModule):
         self,
         model: ModelSource,
         layers: str | Sequence[str],
-        precision: str = "fp32",
+        precision: str = TORCH,
         *,
         batch: int | Sequence[int] = 1,
         memory: int | None = None,
@@ -58,20 +62,22 @@ class Features(KernelModule):
         self.precision = precision
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)
-        self._graph = self._model.graph(precision, self.layers)  # what is wrong with names is said now
+        check_precision(precision, PRECISIONS)
+        # What is wrong with names is said now.
+        self._graph = self._model.graph("fp32" if precision == TORCH else precision, self.layers)
         item = self._graph.input
         self._file_shape = item.in_file((*item.shape[:2], None, None) if item.is_open_in_size else item.shape)
         self._channel_axis = -1 if item.channels_last else 1
         check_memory_bound(memory)
         self._batch, self._memory = batch, memory
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[tuple[torch.device, str], Engine] = {}
         self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._handle = operators.register(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the model and the options, and name the layers anew."""
         super().__setstate__(state)
-        self._graph = self._model.graph(self.precision, self.layers)
+        self._graph = self._model.graph("fp32" if self.precision == TORCH else self.precision, self.layers)
 
     def extra_repr(self) -> str:
         """What torch shows of it."""
@@ -83,13 +89,17 @@ class Features(KernelModule):
         (require_recorded if needs_operator else require_floats)(x, "the input")
         self._require_shape(x)
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
-        if wants_gradient and self.precision not in DIFFERENTIABLE:
+        if wants_gradient and not self._is_differentiable:
             raise InputError(
                 f"the input requires a gradient, which is computed in {', '.join(DIFFERENTIABLE)}, and precision is "
                 f"{self.precision}; use one of these, or torch.no_grad()"
             )
         # As an operator of torch's it costs tens of microseconds, which only compilers and gradients need.
-        found = operators.features(x, self._handle) if needs_operator or wants_gradient else self.values(x)
+        precision = under_autocast(self.precision, x.device.type)
+        if needs_operator or wants_gradient:
+            found = operators.features(x, self._handle, precision)
+        else:
+            found = self.values(x, precision)
         return found[0] if self._is_single else tuple(found)
 
     def check(self) -> None:
@@ -102,12 +112,15 @@ class Features(KernelModule):
         while self._engines:
             self._engines.popitem()[1].close()
 
-    def empty(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Tensors for the values of these images: their shapes, element type and order."""
+    def empty(self, x: torch.Tensor, precision: str) -> list[torch.Tensor]:
+        """Tensors for the values of these images: their shapes, element type and order.
+
+        precision: here and below, as `under_autocast` has it.
+        """
         shapes = self._output_shapes(tuple(x.shape))
         if x.device.type == "cpu":
             return [x.new_empty(dims, dtype=torch.float32) for dims in shapes]
-        dtype = _STORED.get(self.precision, torch.float32)
+        dtype = _STORED.get(precision, torch.float32)
         return [
             torch.empty(
                 dims,
@@ -131,20 +144,20 @@ class Features(KernelModule):
             self._shapes[shape] = shapes
         return shapes
 
-    def values(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def values(self, x: torch.Tensor, precision: str) -> list[torch.Tensor]:
         """The layers' values, without a way back."""
-        engine, given = self._engine(x.device), x.detach()
+        engine, given = self._engine(x.device, precision), x.detach()
         if x.device.type == "cpu":
             found: Any = engine.run(on_host(given))
             return list(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
         given = taken(given)
-        out = tuple(self.empty(x))
+        out = tuple(self.empty(x, precision))
         engine.run(view(given), out=tuple(map(view, out)), stream=current_stream(x.device), wait=False)
         return list(out)
 
-    def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
+    def gradient(self, x: torch.Tensor, precision: str, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
         """The gradient to x of the values, each weighted by its cotangent."""
-        engine = self._engine(x.device)
+        engine = self._engine(x.device, precision)
         if x.device.type == "cpu":
             return torch.from_numpy(engine.vjp(on_host(x), list(map(on_host, cotangents)))).to(x.dtype)
         found = torch.empty(x.shape, dtype=torch.float32, device=x.device)
@@ -164,16 +177,24 @@ class Features(KernelModule):
             f"the input is {x.dtype} {tuple(x.shape)}; give floats ({dims}), normalised as the model wants it{batch}"
         )
 
-    def _engine(self, device: torch.device) -> Engine:
-        name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
-        if name not in self._engines:
-            self._engines[name] = Engine(
+    @property
+    def _is_differentiable(self) -> bool:
+        return self.precision == TORCH or self.precision in DIFFERENTIABLE
+
+    def _engine(self, device: torch.device, asked: str | None = None) -> Engine:
+        """Return the engine of a device. asked: as `under_autocast` has it; None: what it is now."""
+        precision = self.precision
+        if precision == TORCH:
+            precision = resolve(asked or under_autocast(TORCH, device.type), device)
+        found = self._engines.get((device, precision))
+        if found is None:
+            found = self._engines[device, precision] = Engine(
                 self._model,
-                device=name,
+                device=name_of(device),
                 outputs=self.layers,
-                precision=self.precision,
+                precision=precision,
                 batch=self._batch,
                 memory=self._memory,
-                gradient=self.precision in DIFFERENTIABLE,
+                gradient=self._is_differentiable,
             )
-        return self._engines[name]
+        return found

@@ -17,6 +17,7 @@ from vgg16gpu.runtime.plans.losses import Enqueued
 Targets: TypeAlias = tuple[torch.Tensor, ...]
 Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
 Found: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # the loss and, if it is wanted, its gradient
+FoundPair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
 
@@ -32,6 +33,51 @@ class LossRuns:
         self._options: dict[str, Any] = {"mean": reduction == "mean"}
         self._enqueued: dict[Hashable, Enqueued] = {}
         self._forms: dict[tuple[Shape | None, ...], Forms] = {}
+
+    def run(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
+        """Return the loss of images against targets and, if it is wanted, its gradient to the images."""
+        return (self.on_host if x.is_cpu else self.on_card)(x, targets, wants_gradient)
+
+    def targets(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
+        """Return what images, and a style, make; one of these two is `given`."""
+        return (self.targets_on_host if given.is_cpu else self.targets_on_card)(given, *images)
+
+    def pair(self, x: torch.Tensor, y: torch.Tensor, wants_x: bool, wants_y: bool) -> FoundPair:
+        """Return the loss of images against images, and its gradients to both, each if it is wanted.
+
+        y: as many images as x, or one for all. Its gradient has a row for each row of x in either case.
+        """
+        if wants_y and not wants_x:  # all distances are symmetric
+            losses, to_y, _ = self.pair(self._rows(y, x), x, wants_x=True, wants_y=False)
+            return losses, None, to_y
+        if y.shape[0] != x.shape[0] and not wants_y:  # the features of one are computed once
+            losses, to_x = self.run(x, self.targets(y, y, None), wants_gradient=wants_x)
+            return losses, to_x, None
+        given, count = (x, self._rows(y, x)), wants_x + wants_y
+        losses, *gradients = (self._pair_on_host if x.is_cpu else self._pair_on_card)(*given, count)
+        return self._reduced(losses), *gradients, *(None,) * (2 - count)
+
+    @staticmethod
+    def _rows(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return as many images as x has."""
+        return y if y.shape[0] == x.shape[0] else y.expand(x.shape[0], -1, -1, -1).contiguous()
+
+    def _pair_on_host(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
+        """Return the losses of tensors on the CPU, and so many gradients."""
+        found = self.engine.compare(on_host(x), on_host(y), gradients=gradients, **self._options)
+        return tuple(map(torch.from_numpy, found))
+
+    def _pair_on_card(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
+        """Return the same of tensors on a GPU, enqueued on the current stream. Gradients come in the order of images."""
+        images = taken(x), taken(y)
+        losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
+        out = (losses, *map(gradient_for, (x, y)[:gradients]))
+
+        def enqueue(stream: int) -> Enqueued:
+            return self.engine.enqueue_pair(*map(view, images), _views(out), stream, **self._options)
+
+        self._run(x.device, (*images, *out), enqueue)
+        return out
 
     def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
         """Of tensors on the CPU."""

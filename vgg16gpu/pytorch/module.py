@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, Final, NoReturn, Self
 
+import torch
 from torch import nn
 
 from vgg16gpu.compiler.model import Model
@@ -16,10 +17,10 @@ _OF_PROCESS: Final = ("_engines", "_graph", "_handle")  # made anew where a modu
 
 
 class KernelModule(nn.Module):
-    """A torch module that computes with engines: one for each device, built when a tensor of that device comes."""
+    """A torch module that computes with engines: one for each device and precision, built when a call needs it."""
 
     _model: Model
-    _engines: dict[str, Any]
+    _engines: dict[tuple[torch.device, str], Any]
     _handle: int
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

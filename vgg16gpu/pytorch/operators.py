@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,30 +18,43 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.second_derivative import once, refuse
 from vgg16gpu.pytorch.tensors import is_batched, require_floats
 
+Compared: TypeAlias = tuple[Tensor, Tensor, Tensor]  # the loss, and its gradients to x and to what it is compared with
+
 
 class Differentiable(Protocol):
     """What the operators of features call: `Features`."""
 
-    def empty(self, x: Tensor) -> list[Tensor]:
+    def empty(self, x: Tensor, precision: str) -> list[Tensor]:
         """Tensors for the values of x."""
 
-    def values(self, x: Tensor) -> list[Tensor]:
-        """The values of x."""
+    def values(self, x: Tensor, precision: str) -> list[Tensor]:
+        """The values of x. precision: as `precision.under_autocast` has it."""
 
-    def gradient(self, x: Tensor, cotangents: Sequence[Tensor]) -> Tensor:
+    def gradient(self, x: Tensor, precision: str, cotangents: Sequence[Tensor]) -> Tensor:
         """The gradient to x."""
 
 
 class Comparing(Protocol):
-    """What the operator of losses calls: `PerceptualLoss`."""
+    """What the operator of losses calls: `PerceptualLoss`.
 
-    def empty(self, x: Tensor, wants_gradient: bool) -> tuple[Tensor, Tensor]:
-        """Tensors for the loss of x and its gradient, which has no elements where it is not wanted."""
+    images, style: one tensor, or none. scaling: which of the module's normalisations comes first; -1: none. wants:
+    whether the gradients to x and to the images are wanted; a gradient that is not has no elements.
+    """
+
+    def empty(self, x: Tensor, images: Sequence[Tensor], scaling: int, wants: Sequence[bool]) -> Compared:
+        """Tensors for what `compared` returns."""
 
     def compared(
-        self, x: Tensor, images: Sequence[Tensor], style: Sequence[Tensor], targets: Sequence[Tensor], wants: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The loss of x, and its gradient if that is wanted. images, style: one tensor, or none."""
+        self,
+        x: Tensor,
+        images: Sequence[Tensor],
+        style: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        precision: str,
+        scaling: int,
+        wants: Sequence[bool],
+    ) -> Compared:
+        """The loss of x and its gradients to x and to images, the latter with a row for each row of x."""
 
 
 _numbers = itertools.count(1)
@@ -64,44 +77,45 @@ def _method(number: int, name: str) -> Callable[..., Any]:
 
 
 @torch.library.custom_op("vgg16gpu::features", mutates_args=())
-def features(x: Tensor, number: int) -> list[Tensor]:
-    """The values of a module's layers."""
+def features(x: Tensor, number: int, precision: str) -> list[Tensor]:
+    """The values of a module's layers. precision: an argument, as operators in a graph do not see autocast."""
     require_floats(x, "the input")
-    return list(_method(number, "values")(x))
+    return list(_method(number, "values")(x, precision))
 
 
 @features.register_fake
-def _(x: Tensor, number: int) -> list[Tensor]:
-    return list(_method(number, "empty")(x))
+def _(x: Tensor, number: int, precision: str) -> list[Tensor]:
+    return list(_method(number, "empty")(x, precision))
 
 
 @torch.library.custom_op("vgg16gpu::features_gradient", mutates_args=())
-def features_gradient(x: Tensor, number: int, cotangents: list[Tensor]) -> Tensor:
+def features_gradient(x: Tensor, number: int, precision: str, cotangents: list[Tensor]) -> Tensor:
     """The gradient to x of the values, each weighted by its cotangent."""
-    gradient: Tensor = _method(number, "gradient")(x, cotangents)
+    gradient: Tensor = _method(number, "gradient")(x, precision, cotangents)
     return gradient
 
 
 @features_gradient.register_fake
-def _(x: Tensor, number: int, cotangents: list[Tensor]) -> Tensor:
-    del number, cotangents
+def _(x: Tensor, number: int, precision: str, cotangents: list[Tensor]) -> Tensor:
+    del number, precision, cotangents
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, int], output: list[Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Tensor, int, str], output: list[Tensor]) -> None:
     del output
-    x, ctx.number = inputs
+    x, ctx.number, ctx.precision = inputs
+    ctx.module = _modules.get(ctx.number)  # lives as long as the way back
     ctx.save_for_backward(x)
 
 
-def _backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Tensor, None]:
+def _backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Tensor, None, None]:
     (x,) = ctx.saved_tensors
     if is_batched(cotangents):
         raise InputError(
             "several gradients are asked for at once (vmap, is_grads_batched, jacobian(vectorize=True)), and features "
             "have one in a run; ask for one after the other"
         )
-    return features_gradient(x, ctx.number, cotangents), None
+    return features_gradient(x, ctx.number, ctx.precision, cotangents), None, None
 
 
 features.register_autograd(_backward, setup_context=_keep)
@@ -110,38 +124,68 @@ features_gradient.register_autograd(refuse)
 
 @torch.library.custom_op("vgg16gpu::perceptual_loss", mutates_args=())
 def perceptual_loss(
-    x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    """The loss of a module and its gradient to x, as `Comparing.compared` computes them."""
-    found: tuple[Tensor, Tensor] = _method(number, "compared")(x, images, style, targets, wants_gradient)
+    x: Tensor,
+    number: int,
+    images: list[Tensor],
+    style: list[Tensor],
+    targets: list[Tensor],
+    precision: str,
+    scaling: int,
+    wants_x: bool,
+    wants_images: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of a module and its gradients, as `Comparing.compared` computes them."""
+    found: tuple[Tensor, Tensor, Tensor] = _method(number, "compared")(
+        x, images, style, targets, precision, scaling, (wants_x, wants_images)
+    )
     return found
 
 
 @perceptual_loss.register_fake
 def _(
-    x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    del images, style, targets
-    found: tuple[Tensor, Tensor] = _method(number, "empty")(x, wants_gradient)
+    x: Tensor,
+    number: int,
+    images: list[Tensor],
+    style: list[Tensor],
+    targets: list[Tensor],
+    precision: str,
+    scaling: int,
+    wants_x: bool,
+    wants_images: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    del style, targets, precision
+    found: tuple[Tensor, Tensor, Tensor] = _method(number, "empty")(x, images, scaling, (wants_x, wants_images))
     return found
 
 
-def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, _, *lists, _ = inputs
-    ctx.element_type, ctx.counts = x.dtype, [len(tensors) for tensors in lists]
-    ctx.save_for_backward(x, output[1])
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, _, images, style, targets, _, _, *ctx.wants = inputs
+    ctx.counts = len(style), len(targets)
+    ctx.save_for_backward(x, *output[1:], *images)
 
 
-def _scale_gradient(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Any, ...]:
-    x, gradient = ctx.saved_tensors
-    if gradient.dim() != x.dim():
+def _scale_gradients(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    x, to_x, to_images, *images = ctx.saved_tensors
+    wants_x, wants_images = ctx.wants
+    if not any(ctx.wants) or (x.requires_grad and not wants_x):
         raise InputError(
             "the gradient of a loss is asked for that was recorded without one; record it of an x that requires a "
             "gradient"
         )
     factor = slope.reshape(-1, 1, 1, 1) if slope.dim() else slope
-    nothing = ([None] * count for count in ctx.counts)
-    return once((gradient * factor).to(ctx.element_type), x, slope), None, *nothing, None
+    found = once((to_x * factor).to(x.dtype), x, slope) if wants_x else None
+    others: list[Tensor | None] = [None] * len(images)
+    if wants_images:
+        (goal,) = images
+        others = [once(rows_of(to_images * factor, goal).to(goal.dtype), goal, slope)]
+    style, targets = ([None] * count for count in ctx.counts)
+    return found, None, others, style, targets, *[None] * 4
 
 
-perceptual_loss.register_autograd(_scale_gradient, setup_context=_keep_gradient)
+def rows_of(gradient: Tensor, images: Tensor) -> Tensor:
+    """Return the gradient to images from that of each row; summed where one image stands for all rows."""
+    is_one_for_all = images.shape[0] == 1 and gradient.shape[0] != 1
+    return gradient.sum(0, keepdim=True) if is_one_for_all else gradient
+
+
+perceptual_loss.register_autograd(_scale_gradients, setup_context=_keep_gradients)

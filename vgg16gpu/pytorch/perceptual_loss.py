@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import torch
 
+from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
 from vgg16gpu.pytorch import operators
-from vgg16gpu.pytorch.loss_runs import Found, LossRuns, Targets, gradient_for
+from vgg16gpu.pytorch.features import Features
+from vgg16gpu.pytorch.layer_terms import LayerTerms, require_mask
+from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
 from vgg16gpu.pytorch.module import KernelModule
+from vgg16gpu.pytorch.operators import rows_of
+from vgg16gpu.pytorch.precision import TORCH, check_precision, resolve, under_autocast
+from vgg16gpu.pytorch.scaling import scalings_of
 from vgg16gpu.pytorch.second_derivative import once
-from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_recorded
+from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
+from vgg16gpu.pytorch.views import name_of
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
-from vgg16gpu.runtime.plans.gradients import gradient_options
+from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.opening import check_memory_bound, warn_of_random_weights
 
 REDUCTIONS: Final = ("mean", "sum", "none")
+CRITERIA: Final[Mapping[str, Distance]] = {"l1": "absolute", "l2": "squared"}  # and "fro", which no kernel has
+PerLayer: TypeAlias = tuple[torch.Tensor, dict[str, torch.Tensor]]
+_STEPS: Final = (1, 4)  # sizes of batches of the general way, beside `batch`
+_IMAGES: Final = 4  # dimensions
 
 
 class PerceptualLoss(KernelModule):
-    """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
+    """How far images are from others by the features of a model, differentiable in both; its weights are frozen.
 
-    model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. memory: as
-    there, on each device. reduction: "mean" of the images, their "sum", or "none", (N,). Of no images (N = 0) these are
-    NaN, 0 and (0,), as torch's own losses have it, and the gradient has no rows.
+    model, layers, style, distance, batch: as for `LossEngine`, which says what is computed. memory: as there, of each
+    engine; there is one for each device and precision. reduction: "mean" of the images, their "sum", or "none", (N,).
+    Of no images (N = 0) these are NaN, 0 and (0,), as torch's own losses have it, and the gradient has no rows.
 
-    `forward(x, target, style=None)` takes (N, C, H, W) tensors of any float type, normalised as the model wants them;
-    target: images to compare with, of the same size, or what `targets` gave; N of them, or one for all. style: other
-    images for the style layers, of any size. A float32 tensor comes back. The gradient to x is computed in the same run
-    of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
-    theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
-    the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody waits for
-    them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same sizes;
-    `torch.compile` keeps it in one graph, as an operator.
+    precision: "fp32", "fp16", "bf16", or "torch": what torch's own convolutions compute in at the time of the call.
+        That is autocast's type where autocast is on. Else it is, on a GPU, "fp32" if TF32 is forbidden for
+        convolutions (`torch.backends.cudnn.allow_tf32 = False`), and "fp16" if not: float16 has the digits of TF32, and
+        factors keep gradients in its range. On the CPU, and on a GPU without tensor cores of 16 bits, it is "fp32".
+    criterion: in place of distance, as losses elsewhere call it: "l1" (mean absolute), "l2" (mean squared), or "fro",
+        the Frobenius norm of the difference of all images; of style, too. per_layer: `forward` returns the terms, too.
+    mean, std: of each channel; images become (x - mean) / std inside.
+
+    `forward(x, target, style=None, mask=None)` takes (N, C, H, W) tensors of any float type, normalised as the model
+    wants them, unless mean and std do that; target: images to compare with, of the same size, or what `targets` gave;
+    N of them, or one for all. style: other images for the style layers, of any size. mask: (N or 1, 1, H, W), 0 or
+    more: means over pixels are weighted by it, averaged over areas to the size of each layer; a layer where it is 0
+    everywhere gives 0. A float32 tensor comes back; with per_layer=True a pair of it and a dict of the term of each
+    layer, reduced likewise, those of style as "style.NAME". The gradient to x, to the target's images or to both is
+    computed together with the loss and belongs to the call: `backward` only scales it, so any number of losses may wait
+    for theirs. Each has the element type of its images; a second derivative is refused, and so is a gradient to kept
+    targets or to style images. Masks, per_layer, "fro", style by "l1", and a gradient to a target beside style images
+    take longer: features leave the engine there, and torch's elementwise operators compare them.
+
+    Tensors on the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody
+    waits for them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same
+    sizes; `torch.compile` keeps it in one graph.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
     """
@@ -48,80 +74,162 @@ class PerceptualLoss(KernelModule):
         style: Mapping[str, float] | None = None,
         *,
         distance: Distance = "squared",
-        precision: str = "fp32",
+        criterion: Literal["l1", "l2", "fro"] | None = None,
+        precision: str = TORCH,
         reduction: Literal["mean", "sum", "none"] = "mean",
+        per_layer: bool = False,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         batch: int = 16,
         memory: int | None = None,
     ) -> None:
         super().__init__()
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction '{reduction}' is not known; accepted: {', '.join(REDUCTIONS)}")
-        self.reduction = reduction
+        kind = _distance(distance, criterion, reduction)
+        self.reduction, self.precision, self.per_layer, self._distance = reduction, precision, per_layer, kind
         self._model = Model.of(model)
-        gradient_options(precision, "auto")
-        self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": distance, "batch": batch}
+        check_precision(precision, PRECISIONS)
         check_memory_bound(memory)
-        self._options |= {"precision": precision, "memory": memory}
-        self._engines: dict[str, LossRuns] = {}
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+            raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
+        by_engine: Distance = "squared" if kind == "norm" else kind
+        self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": by_engine, "batch": batch}
+        self._options |= {"memory": memory}
+        self._engines: dict[tuple[torch.device, str], LossRuns] = {}
         self._handle = operators.register(self)
-        Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
+        # What is wrong with names is said now.
+        compared = Comparison.of(self._model, layers, style, by_engine)
+        self._has_content = bool(compared.content)
+        item = compared.graph.input
+        self._channels, self._is_channels_last = item.shape[1], item.channels_last
+        self._scalings = scalings_of(mean, std, item.shape[1])
+        self._is_general = per_layer or kind == "norm" or (bool(style) and kind == "absolute" and criterion == "l1")
+        if self._is_channels_last and (self._is_general or self._scalings.first == 0):
+            raise InputError(
+                f"{self._model.name} has its channels last; per_layer, 'fro', mean and std want them first"
+            )
+        sizes = tuple(sorted({min(size, batch) for size in (*_STEPS, batch)}))
+        self._features = Features(self._model, compared.names, precision, batch=sizes, memory=memory)
+        gram_kind = kind if criterion else "squared"
+        self._terms = LayerTerms(self._features, layers, style, kind, gram_kind)
         warn_of_random_weights(self._model)
 
     def extra_repr(self) -> str:
         """What torch shows of it."""
         named = {"layers": self._options["layers"], "style": self._options["style"]}
         given = [f"{name} {', '.join(layers)}" for name, layers in named.items() if layers]
-        return ", ".join((self._model.name, *given, self._options["distance"], self.reduction))
+        return ", ".join((self._model.name, *given, self._distance, self.reduction, self.precision))
 
     def targets(self, images: torch.Tensor | None = None, style: torch.Tensor | None = None) -> Targets:
         """What `forward` compares with, for images that are compared with more than once; on their device.
 
         Of the shapes and, on a GPU, the element types that `LossEngine` tells (`target_shapes`, `target_types`).
         """
+        return self._targets(images, style, None, self._scalings.first)
+
+    def _targets(
+        self, images: torch.Tensor | None, style: torch.Tensor | None, precision: str | None, scaling: int
+    ) -> Targets:
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
         for tensor, what in ((images, "the target"), (style, "the style")):
             if tensor is not None:
                 require_floats(tensor, what)
-        runs = self._runs(given.device)
-        return (runs.targets_on_host if given.device.type == "cpu" else runs.targets_on_card)(given, images, style)
+        require_one_device(given, (images, style))
+        scaled = [x if x is None else self._scalings.apply(scaling, x.detach()) for x in (images, style)]
+        return self._runs(given.device, precision).targets(given, *scaled)
 
     def forward(
         self,
         x: torch.Tensor,
         target: torch.Tensor | Sequence[torch.Tensor] | None = None,
         style: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        *,
+        mask: torch.Tensor | None = None,
+    ) -> Any:
         """Return the loss of images (N, C, H, W) against a target. Raises InputError for what are no such tensors."""
+        return self.compare(x, target, style, mask, self._scalings.first)
+
+    def compare(
+        self,
+        x: torch.Tensor,
+        target: torch.Tensor | Sequence[torch.Tensor] | None,
+        style: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        scaling: int,
+    ) -> Any:
+        """As `forward`, with the normalisation of this number."""
         needs_operator, has_gradient = is_traced(), torch.is_grad_enabled()
         require = require_recorded if needs_operator else require_floats
         require(x, "x")
-        targets = tuple(target) if isinstance(target, tuple | list) else None
-        for given in (target, style) if targets is None else (*targets, style):
+        targets = tuple(target) if isinstance(target, tuple | list) else ()
+        for given in (*targets, style):
             if isinstance(given, torch.Tensor) and given.requires_grad and has_gradient:
-                raise InputError("the target requires a gradient, which goes to x alone; give target.detach()")
-        for given in targets or ():
+                raise InputError(
+                    "a kept target or a style requires a gradient, which goes to x and to the target's images alone; "
+                    "detach it"
+                )
+        for given in targets:
             require(given, "a target")
+        images: Any = None if isinstance(target, tuple | list) else target
+        for given, what in ((images, "the target"), (style, "the style")):
+            if given is not None:
+                require(given, what)
+        if target is None and style is None:
+            raise InputError("there are no images to compare with; give images, style or both")
+        precision = under_autocast(self.precision, x.device.type)
+        wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
+        if self._is_general or mask is not None or (wants[1] and style is not None):
+            return self._by_layers(x, images, style, targets, mask, scaling)
         if needs_operator:
-            return self._as_operator(x, target, targets or (), style)
-        if targets is None:
-            targets = self.targets(target, style)
-        runs = self._runs(x.device)
-        if x.requires_grad and has_gradient:
-            value: torch.Tensor = _Run.apply(x, runs, targets)
-            return value
-        return _run(runs, x, targets, wants_gradient=False)[0]
+            lists = ([] if given is None else [given] for given in (images, style))
+            return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
+        runs = self._runs(x.device, precision)
+        if images is not None and style is None:
+            self._require_pair(x, images)
+            if any(wants):
+                return _Pair.apply(x, images, self, runs, scaling)
+            apply = self._scalings.apply
+            return runs.pair(apply(scaling, x), apply(scaling, images), wants_x=False, wants_y=False)[0]
+        goals = self._targets(images, style, precision, scaling) if images is not None or style is not None else targets
+        if wants[0]:
+            return _Run.apply(x, self, runs, goals, scaling)
+        return runs.run(self._scalings.apply(scaling, x), goals, wants_gradient=False)[0]
 
-    def _as_operator(self, x: torch.Tensor, target: Any, targets: Targets, style: torch.Tensor | None) -> torch.Tensor:
-        """Return the same by one operator of torch's, which costs more, and compilers need."""
-        images = [] if targets or target is None else [target]
-        styles = [] if style is None else [style]
-        for given, what in ((images, "the target"), (styles, "the style")):
-            for tensor in given:
-                require_recorded(tensor, what)
-        wants_gradient = x.requires_grad and torch.is_grad_enabled()
-        return operators.perceptual_loss(x, self._handle, images, styles, list(targets), wants_gradient)[0]
+    def _by_layers(
+        self,
+        x: torch.Tensor,
+        images: torch.Tensor | None,
+        style: torch.Tensor | None,
+        targets: Targets,
+        mask: torch.Tensor | None,
+        scaling: int,
+    ) -> torch.Tensor | PerLayer:
+        """Return the loss by terms of each layer."""
+        if self._is_channels_last:
+            raise InputError(f"{self._model.name} has its channels last; a mask wants them first")
+        if not targets:
+            self._require_images(x, images, style)
+        if mask is not None:
+            require_mask(mask, x)
+            if self._distance == "norm":
+                raise InputError("criterion 'fro' is a norm of all pixels and takes no mask; use 'l1' or 'l2'")
+        scaled = (given if given is None else self._scalings.apply(scaling, given) for given in (x, images, style))
+        ours, theirs, styled = scaled
+        assert ours is not None
+        terms = self._terms.of(ours, theirs, styled, targets, mask)
+        reduce = {"mean": torch.mean, "sum": torch.sum, "none": torch.Tensor.clone}[self.reduction]
+        each = {name: reduce(term) for name, term in terms.items()}
+        total: torch.Tensor = torch.stack(tuple(each.values())).sum(0)
+        return (total, each) if self.per_layer else total
+
+    def maps(self, x: torch.Tensor, target: torch.Tensor, scaling: int) -> list[torch.Tensor]:
+        """Return the weighted distances at each pixel of the layers, (N, 1, h, w) each, differentiable in both."""
+        self._require_images(x, target, None)
+        x, target = (self._scalings.apply(scaling, given) for given in (x, target))
+        return list(self._terms.maps(x, target).values())
 
     def compared(
         self,
@@ -129,62 +237,171 @@ class PerceptualLoss(KernelModule):
         images: Sequence[torch.Tensor],
         style: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
-        wants: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `operators` calls: the loss, and its gradient, without elements where it is not wanted."""
+        precision: str,
+        scaling: int,
+        wants: Sequence[bool],
+    ) -> operators.Compared:
+        """What `operators` calls: the loss, and its gradients, without elements where they are not wanted."""
         require_floats(x, "x")
         for target in targets:
             require_floats(target, "a target")
-        found = tuple(targets) or self.targets(*(given[0] if given else None for given in (images, style)))
-        value, gradient = _run(self._runs(x.device), x, found, wants_gradient=wants)
-        return value, x.new_empty(0) if gradient is None else gradient
+        runs, scaled = self._runs(x.device, precision), self._scalings.apply(scaling, x)
+        found: Sequence[torch.Tensor | None]
+        if images and not style:
+            require_floats(images[0], "the target")
+            self._require_pair(x, images[0])
+            found = runs.pair(scaled, self._scalings.apply(scaling, images[0]), *wants)
+        else:
+            pictures, styled = (tensors[0] if tensors else None for tensors in (images, style))
+            goals = tuple(targets) or self._targets(pictures, styled, precision, scaling)
+            found = (*runs.run(scaled, goals, wants_gradient=wants[0]), None)
+        value, *gradients = found
+        factor = self._scalings.factor(scaling, x.device)
+        to_x, to_images = (
+            x.new_empty(0) if gradient is None else gradient if factor is None else gradient * factor
+            for gradient in gradients
+        )
+        assert value is not None
+        return value, to_x, to_images
 
-    def empty(self, x: torch.Tensor, wants_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def empty(
+        self, x: torch.Tensor, images: Sequence[torch.Tensor], scaling: int, wants: Sequence[bool]
+    ) -> operators.Compared:
         """What `operators` calls: tensors of the shapes, element types and orders of what `compared` returns."""
         value = x.new_empty(x.shape[:1] if self.reduction == "none" else (), dtype=torch.float32)
-        if not wants_gradient:
-            return value, x.new_empty(0)
-        return value, x.new_empty(x.shape, dtype=torch.float32) if x.device.type == "cpu" else gradient_for(x)
+        to_x, to_images = (
+            _empty_gradient(given, x, scaling) if wanted else x.new_empty(0)
+            for given, wanted in zip((x, images[0] if images else x), wants, strict=True)
+        )
+        return value, to_x, to_images
 
     def check(self) -> None:
         """Wait for what runs on GPUs, and raise what was wrong with it since the last check: `LossEngine.check`."""
         for runs in self._engines.values():
             runs.engine.check()
+        self._features.check()
 
     def close(self) -> None:
         """Free what lies on devices; the next call builds it anew. Safe to call twice."""
         while self._engines:
             self._engines.popitem()[1].engine.close()
+        self._features.close()
 
-    def _runs(self, device: torch.device) -> LossRuns:
-        name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
-        found = self._engines.get(name)
+    def _require_images(self, x: torch.Tensor, images: torch.Tensor | None, style: torch.Tensor | None) -> None:
+        """Raise InputError where images are missing, or are of another size than x."""
+        if images is None and self._has_content:
+            raise InputError("images to compare with are missing; give images, and style where layers have one")
+        require_one_device(x, (style,))
+        if images is not None:
+            self._require_pair(x, images)
+
+    def _require_pair(self, x: torch.Tensor, images: torch.Tensor) -> None:
+        """Raise InputError for images of another size or number than x; of style alone any size is compared."""
+        require_one_device(x, (images,))
+        channels = -1 if self._is_channels_last else 1
+        for given, what in ((x, "x"), (images, "the target")):
+            if given.dim() != _IMAGES or self._channels not in (None, given.shape[channels]):
+                wanted = f"N, H, W, {self._channels or 'C'}" if channels < 0 else f"N, {self._channels or 'C'}, H, W"
+                name = str(given.dtype).removeprefix("torch.")
+                raise InputError(
+                    f"{what} is {name} {tuple(given.shape)}; give floats ({wanted}), normalised as the model wants it"
+                )
+        sides = slice(1, 3) if self._is_channels_last else slice(2, 4)
+        if self._has_content and images.shape[sides] != x.shape[sides]:
+            theirs, ours = ("x".join(map(str, given.shape[sides])) for given in (images, x))
+            raise InputError(
+                f"the target's images are {theirs} pixels (height x width), and x has {ours}; resize one of them: "
+                "torch.nn.functional.interpolate(target, x.shape[2:], mode='bilinear')"
+            )
+        if images.shape[0] not in (1, x.shape[0]):
+            raise InputError(
+                f"the target has {images.shape[0]} images, and x has {x.shape[0]}; give as many, or one for all"
+            )
+
+    def _runs(self, device: torch.device, asked: str | None = None) -> LossRuns:
+        """Return what runs on a device. asked: as `under_autocast` has it; None: what it is now."""
+        precision = self.precision
+        if precision == TORCH:
+            precision = resolve(asked or under_autocast(TORCH, device.type), device)
+        found = self._engines.get((device, precision))
         if found is None:
-            engine = LossEngine(self._model, device=name, **self._options)
-            found = self._engines[name] = LossRuns(engine, self.reduction)
+            engine = LossEngine(self._model, device=name_of(device), precision=precision, **self._options)
+            found = self._engines[device, precision] = LossRuns(engine, self.reduction)
         return found
 
 
-def _run(runs: LossRuns, x: torch.Tensor, targets: Targets, *, wants_gradient: bool) -> Found:
-    """Return the loss and, if it is wanted, its gradient to x."""
-    return (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, targets, wants_gradient)
+def _distance(distance: str, criterion: str | None, reduction: str) -> Any:
+    """Return the distance, also of a criterion's name. Raises InputError for one that is not known."""
+    if criterion is None:
+        return distance
+    if distance != "squared":
+        raise InputError(f"distance {shown(distance)} and criterion {shown(criterion)} are given; give one of them")
+    if criterion == "fro":
+        if reduction == "none":
+            raise InputError("criterion 'fro' is one norm of all images; leave reduction='none' out, or use 'l1', 'l2'")
+        return "norm"
+    if criterion not in CRITERIA:
+        raise InputError(f"criterion {shown(criterion)} is not known; accepted: {', '.join((*CRITERIA, 'fro'))}")
+    return CRITERIA[criterion]
+
+
+def _empty_gradient(given: torch.Tensor, x: torch.Tensor, scaling: int) -> torch.Tensor:
+    """Return a tensor for a gradient as an operator returns it: a row for each row of x."""
+    rows = given if given.shape[0] == x.shape[0] else given.expand(x.shape[0], -1, -1, -1)
+    if x.device.type == "cpu":
+        return x.new_empty(rows.shape, dtype=torch.float32)
+    found = gradient_for(rows)
+    return found if scaling < 0 else found.float()
 
 
 class _Run(torch.autograd.Function):
-    """The loss; its gradient is there already when the loss is."""
+    """The loss against kept targets; its gradient is there already when the loss is."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, runs: LossRuns, targets: Targets) -> torch.Tensor:
-        value, gradient = _run(runs, x, targets, wants_gradient=True)
+    def forward(
+        ctx: Any, x: torch.Tensor, loss: PerceptualLoss, runs: LossRuns, targets: Targets, scaling: int
+    ) -> torch.Tensor:
+        value, gradient = runs.run(loss._scalings.apply(scaling, x), targets, wants_gradient=True)
         ctx.save_for_backward(x, gradient)
+        ctx.factor = loss._scalings.factor(scaling, x.device)
         return value
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         x, gradient = ctx.saved_tensors
-        factor = slope.view(-1, 1, 1, 1) if slope.dim() else slope
-        if is_batched((slope,)):  # as many gradients as vmap asks for, of one loss
-            return (gradient * factor).to(x.dtype), None, None
-        factor = factor.detach()
-        scaled = torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=x.dtype))  # one kernel
-        return once(scaled, x, slope), None, None
+        return _scaled(gradient, slope, ctx.factor, x), None, None, None, None
+
+
+class _Pair(torch.autograd.Function):
+    """The loss of images against images; its gradients are there already when the loss is."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, y: torch.Tensor, loss: PerceptualLoss, runs: LossRuns, scaling: int
+    ) -> torch.Tensor:
+        apply = loss._scalings.apply
+        wants_x, wants_y = ctx.needs_input_grad[:2]
+        value, *gradients = runs.pair(apply(scaling, x), apply(scaling, y), wants_x, wants_y)
+        ctx.save_for_backward(x, y if wants_y else None, *gradients)
+        ctx.factor = loss._scalings.factor(scaling, x.device)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, y, to_x, to_y = ctx.saved_tensors
+        found_x = None if to_x is None else _scaled(to_x, slope, ctx.factor, x)
+        return found_x, None if to_y is None else _scaled(to_y, slope, ctx.factor, y), None, None, None
+
+
+def _scaled(gradient: torch.Tensor, slope: torch.Tensor, scale: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """Return the gradient to images x: that of the run, times the slope of the loss and that of the normalisation."""
+    factor = slope.view(-1, 1, 1, 1) if slope.dim() else slope
+    if scale is not None:
+        factor = factor * scale
+    if is_batched((slope,)):  # as many gradients as vmap asks for, of one loss
+        return rows_of(gradient * factor, x).to(x.dtype)
+    factor = factor.detach()
+    if x.shape[0] != gradient.shape[0]:
+        return once(rows_of(gradient * factor, x).to(x.dtype), x, slope)
+    scaled = torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=x.dtype))  # one kernel
+    return once(scaled, x, slope)

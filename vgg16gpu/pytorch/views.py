@@ -30,3 +30,8 @@ def view(tensor: torch.Tensor) -> DeviceView:
 def current_stream(device: torch.device) -> int:
     """The handle of the stream on which torch works there."""
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def name_of(device: torch.device) -> str:
+    """Return how engines call a device of torch's."""
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
