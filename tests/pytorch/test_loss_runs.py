@@ -33,6 +33,7 @@ def on_a_card(model: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> I
 
     monkeypatch.setattr(loss_runs.LossRuns, "on_host", loss_runs.LossRuns.on_card)
     monkeypatch.setattr(loss_runs.LossRuns, "targets_on_host", loss_runs.LossRuns.targets_on_card)
+    monkeypatch.setattr(loss_runs.LossRuns, "pair_on_host", loss_runs.LossRuns.pair_on_card)
     monkeypatch.setattr(loss_runs, "current_stream", lambda _: STREAM)
     loss = PerceptualLoss(model, LAYERS, **options)
     engine: Any = loss._runs(torch_module().device("cpu")).engine

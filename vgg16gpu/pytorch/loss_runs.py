@@ -54,7 +54,7 @@ class LossRuns:
             losses, to_x = self.run(x, self.targets(y, y, None), wants_gradient=wants_x)
             return losses, to_x, None
         given, count = (x, self._rows(y, x)), wants_x + wants_y
-        losses, *gradients = (self._pair_on_host if x.is_cpu else self._pair_on_card)(*given, count)
+        losses, *gradients = (self.pair_on_host if x.is_cpu else self.pair_on_card)(*given, count)
         return self._reduced(losses), *gradients, *(None,) * (2 - count)
 
     @staticmethod
@@ -62,21 +62,21 @@ class LossRuns:
         """Return as many images as x has."""
         return y if y.shape[0] == x.shape[0] else y.expand(x.shape[0], -1, -1, -1).contiguous()
 
-    def _pair_on_host(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
+    def pair_on_host(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
         """Return the losses of tensors on the CPU, and so many gradients."""
         found = self.engine.compare(on_host(x), on_host(y), gradients=gradients, **self._options)
         return tuple(map(torch.from_numpy, found))
 
-    def _pair_on_card(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
-        """Return the same of tensors on a GPU, enqueued on the current stream. Gradients come in the order of images."""
-        images = taken(x), taken(y)
+    def pair_on_card(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
+        """Return the same of tensors on a GPU, enqueued on the current stream; gradients in the order of the images."""
+        first, second = taken(x), taken(y)
         losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
         out = (losses, *map(gradient_for, (x, y)[:gradients]))
 
         def enqueue(stream: int) -> Enqueued:
-            return self.engine.enqueue_pair(*map(view, images), _views(out), stream, **self._options)
+            return self.engine.enqueue_pair(view(first), view(second), _views(out), stream, **self._options)
 
-        self._run(x.device, (*images, *out), enqueue)
+        self._run(x.device, (first, second, *out), enqueue)
         return out
 
     def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:

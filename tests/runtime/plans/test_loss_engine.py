@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "absolute": {"layers": LAYERS, "distance": "absolute"},
     "unit": {"layers": LAYERS, "distance": "unit"},
     "both": {"layers": {"relu2_2": 1.0}, "style": STYLE},
+    "first": {"layers": {"relu1_1": 1.0}},
 }
 
 

@@ -153,11 +153,13 @@ def _joined(
 
 
 def _behind(forward: Sequence[Op], way: _Way) -> list[Op]:
-    """The ops, and behind each the terms that read its result, while the caches have that."""
-    terms: dict[str, list[Op]] = {}
+    """The ops, and the terms behind the last op that they wait for, while the caches have its result."""
+    places = {op.y: place for place, op in enumerate(forward, 1)}
+    terms: dict[int, list[Op]] = {}
     for made in way.found:
-        terms.setdefault(made.feature, []).extend(made.ops)
-    return [*terms.get(way.source.name, ()), *(one for op in forward for one in (op, *terms.get(op.y, ())))]
+        place = max(places.get(name, 0) for name in (made.feature, made.compared))
+        terms.setdefault(place, []).extend(made.ops)
+    return [*terms.get(0, ()), *(one for place, op in enumerate(forward, 1) for one in (op, *terms.get(place, ())))]
 
 
 class _Compared(NamedTuple):
@@ -167,6 +169,7 @@ class _Compared(NamedTuple):
     target: str
     parts: str  # partial sums of the loss
     gradient: str  # of the feature; "" if it is not wanted
+    compared: str  # the value like the feature that the target is of; "" if it comes from outside
     ops: tuple[Op, ...]
 
 
@@ -205,7 +208,7 @@ def _compared(back: Backward, term: Term, feature: str, other: str | None, gradi
     parts = _add(back, ops, FeatureLoss, compared, "loss", tuple(others), distance, weight, cotangent)
     if cotangent and is_gram:
         cotangent = _add(back, ops, GramGradient, cotangent, "of map", (feature,))
-    return _Compared(feature, target, parts, cotangent or "", tuple(ops))
+    return _Compared(feature, target, parts, cotangent or "", other or "", tuple(ops))
 
 
 def _summed(back: Backward, ops: list[Op], parts: list[str]) -> str:
