@@ -3,10 +3,10 @@
     python -m testbench.measure.lpips_step MODEL.onnx [--case 1x256,16x256] [--ways ours,torch,compile] [--output FILE]
 
 The layers are relu1_2 to relu5_3, the distance that of unit vectors, with a weight for each channel; the gradient goes
-to the first picture. Ours is `PerceptualLoss` in bf16, fp16 and fp32. torch computes as it comes (convolutions in
-TF32), in autocast to bfloat16, and in strict float32, each with maps in NCHW and in channels_last: launch by launch, as
-a CUDA graph and, but for strict float32, by torch.compile, also as a CUDA graph of what that has made. cuDNN tries its
-algorithms (cudnn.benchmark).
+to the first picture. Ours is `PerceptualLoss` in bf16, fp16 and fp32, also with the gradients to both pictures. torch
+computes as it comes (convolutions in TF32), in autocast to bfloat16, and in strict float32, each with maps in NCHW and
+in channels_last: launch by launch, as a CUDA graph and, but for strict float32, by torch.compile, also as a CUDA graph
+of what that has made. cuDNN tries its algorithms (cudnn.benchmark).
 
 Milliseconds a step are the median and the best of `ROUNDS` rounds of back to back steps by the host's clock, after
 `WARM` seconds of them. Memory is what the card has used (mem_get_info) more than before the way was made: weights,

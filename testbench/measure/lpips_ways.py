@@ -29,7 +29,8 @@ LAYERS: Final = ("relu1_2", "relu2_2", "relu3_3", "relu4_3", "relu5_3")
 PRECISIONS: Final = ("bf16", "fp16", "fp32")
 EAGER, GRAPH = "eager", "CUDA graph"
 COMPILED, COMPILED_GRAPH = "compiled", "compiled, graph"
-FORMS: Final = (EAGER, GRAPH, COMPILED, COMPILED_GRAPH)
+BOTH, BOTH_GRAPH = "both gradients", "both gradients, graph"
+FORMS: Final = (EAGER, GRAPH, COMPILED, COMPILED_GRAPH, BOTH, BOTH_GRAPH)
 OURS, TORCH = "vgg16gpu", "torch"
 _EPSILON: Final = 1e-8  # of a pixel's squared length
 
@@ -86,6 +87,29 @@ def compiled(order: str) -> list[Way]:
     return [_torch_way(arithmetic, order, compiles=True) for arithmetic in ARITHMETICS if arithmetic.compiles]
 
 
+def weights_of(case: Case) -> dict[str, Array]:
+    """Return the weights of channels by the layers' names."""
+    return dict(zip(LAYERS, _weights(case), strict=True))
+
+
+def loss_in_float64(case: Case) -> Loss:
+    """Return LPIPS by torch's operators in float64, with a gradient to both pictures."""
+    return _lpips(case, "NCHW", torch.float64, to_both=True)
+
+
+@contextmanager
+def loss_of_torch(case: Case, arithmetic: Arithmetic) -> Iterator[Loss]:
+    """Open LPIPS by torch's operators in an arithmetic, with a gradient to both pictures."""
+    context = _arranged(case, arithmetic)
+    loss = _lpips(case, "NCHW", to_both=True)
+
+    def computed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with context():
+            return loss(x, y)
+
+    yield computed
+
+
 def exact_gradient(case: Case) -> torch.Tensor:
     """Return the gradient by torch's operators in strict float32, (N, C, H, W)."""
     with _torchs(case, arithmetic=STRICT, order="NCHW", compiles=False) as calls:
@@ -101,20 +125,17 @@ def _torch_way(arithmetic: Arithmetic, order: str, *, compiles: bool = False) ->
 @contextmanager
 def _ours(case: Case, *, precision: str) -> Iterator[Calls]:
     x, y = case.images(0).requires_grad_(), case.images(1)
-    weights = dict(zip(LAYERS, _weights(case), strict=True))
+    weights = weights_of(case)
     made = PerceptualLoss(case.model, weights, distance="unit", precision=precision, batch=case.count)
     with closing(made) as module:
-        yield _forms(case, _step(module, x, y))
+        both = _forms(case, _step(module, x, y.clone().requires_grad_(), both=True), BOTH, BOTH_GRAPH)
+        yield {**_forms(case, _step(module, x, y)), **both}
         module.check()
 
 
 @contextmanager
 def _torchs(case: Case, *, arithmetic: Arithmetic, order: str, compiles: bool) -> Iterator[Calls]:
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = arithmetic.tf32
-    torch.backends.cuda.matmul.allow_tf32 = False  # as it comes, too
-    kind = torch.device(case.device).type
-    context = partial(torch.autocast, kind, torch.bfloat16) if arithmetic.autocast else nullcontext
+    context = _arranged(case, arithmetic)
     x, y = (case.images(seed).to(memory_format=FORMATS[order]) for seed in (0, 1))
     loss = _lpips(case, order)
     try:
@@ -125,13 +146,24 @@ def _torchs(case: Case, *, arithmetic: Arithmetic, order: str, compiles: bool) -
             torch._dynamo.reset()
 
 
-def _step(loss: Loss, x: torch.Tensor, y: torch.Tensor, context: Callable[[], Any] = nullcontext) -> Call:
-    """Return the step: the loss, computed within `context`, and its gradient to x."""
+def _arranged(case: Case, arithmetic: Arithmetic) -> Callable[[], Any]:
+    """Set torch to compute in an arithmetic, and return the context of its calls."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = arithmetic.tf32
+    torch.backends.cuda.matmul.allow_tf32 = False  # as it comes, too
+    kind = torch.device(case.device).type
+    return partial(torch.autocast, kind, torch.bfloat16) if arithmetic.autocast else nullcontext
 
-    def step() -> tuple[torch.Tensor, torch.Tensor]:
+
+def _step(
+    loss: Loss, x: torch.Tensor, y: torch.Tensor, context: Callable[[], Any] = nullcontext, *, both: bool = False
+) -> Call:
+    """Return the step: the loss, computed within `context`, and its gradient to x, or to both."""
+
+    def step() -> tuple[torch.Tensor, ...]:
         with context():
             value = loss(x, y)
-        return value, *torch.autograd.grad(value, x)
+        return value, *torch.autograd.grad(value, (x, y) if both else (x,))
 
     return step
 
@@ -144,17 +176,17 @@ def _forms(case: Case, step: Call, launched: str = EAGER, replayed: str = GRAPH)
     return found
 
 
-def _lpips(case: Case, order: str) -> Loss:
-    """Return LPIPS by torch's operators, as it is written for training."""
-    net = torch_outputs(case.graph, case.device, torch.float32, FORMATS[order])
-    weights = [torch.from_numpy(weight).to(case.device).view(1, -1, 1, 1) for weight in _weights(case)]
+def _lpips(case: Case, order: str, dtype: torch.dtype = torch.float32, *, to_both: bool = False) -> Loss:
+    """Return LPIPS by torch's operators, as it is written for training; to_both: with a gradient to the target."""
+    net = torch_outputs(case.graph, case.device, dtype, FORMATS[order])
+    weights = [torch.from_numpy(weight).to(case.device, dtype).view(1, -1, 1, 1) for weight in _weights(case)]
 
     def unit(features: torch.Tensor) -> torch.Tensor:
-        features = features.float()
+        features = features.to(dtype)
         return features / torch.sqrt(_EPSILON + features.square().sum(1, keepdim=True))
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
+        with nullcontext() if to_both else torch.no_grad():
             goals = net(y)
         triples = zip(net(x), goals, weights, strict=True)
         terms = [((unit(a) - unit(b)).square() * weight).sum(1).mean((1, 2)) for a, b, weight in triples]

@@ -312,9 +312,13 @@ def lpips(settings: Settings) -> Recipe:
     less = ("--case", "1x32", "--ways", "ours,torch") if _is_small(settings) else ()
     model, make = _compared(settings)
     words = (model, "--device", settings.device, *less)
-    return Recipe(
-        [make, _tool("testbench.measure.lpips_step", 240, settings.record("lpips-CARD"), *words, needs=("torch",))]
+    steps = _tool("testbench.measure.lpips_step", 240, settings.record("lpips-CARD"), *words, needs=("torch",))
+    few = ("--pairs", 2, "--size", 32) if _is_small(settings) else ()
+    named = settings.record("lpips-digits-CARD")
+    digits = _tool(
+        "testbench.measure.lpips_digits", 60, named, model, "--device", settings.device, *few, needs=("torch",)
     )
+    return Recipe([make, steps, digits])
 
 
 def _compared(settings: Settings) -> tuple[Path, Step]:

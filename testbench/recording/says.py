@@ -163,11 +163,18 @@ def _lpips(content: Content) -> str:
     return f"x{most} " + ", ".join(parts + [f"{wrong} failures"] * bool(wrong))
 
 
+def _digits(content: Content) -> str:
+    """How far each way's gradients are from float64."""
+    ways = [f"{name} {way['gradient']:.1e}" for name, way in content["digits"].items()]
+    return ", ".join(ways + [f"{len(content['faults'])} failures"] * bool(content["faults"]))
+
+
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
     "calls": _public_api,
     "lpips": _lpips,
+    "digits": _digits,
     "streams": _devices,
     "ray_by_pool": lambda content: f"{content['devices']} devices: Ray {content['ray_by_pool']:.1%} of the pool's rate",
     "calibrate_s": lambda content: f"{content['images']} images: {median(content['calibrate_s']):.2f} s",
