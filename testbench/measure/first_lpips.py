@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def _measured(folder: Path, wheels: Path, hide: Path | None) -> dict[str, Any]:
         "seconds": round(ended - began, 2),
         "value": value,
         "hidden": str(hide) if hide else None,
-        "doctor": doctor.splitlines(),
+        "doctor": [re.sub(r"/\S+", "...", line).rstrip() for line in doctor.splitlines()],
     }
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.net.text import PlanText
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
-from vgg16gpu.compiler.graph.loss import Term, loss_graph, target_graph
+from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
@@ -108,6 +108,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Plan]]]:
                 for kind in ("squared", "absolute", "unit", "gram"):
                     yield f"vgg16-{kind}-{precision}-{batch}-{card}", partial(loss_plan, kind, shape, precision, facts)
                 yield f"vgg16-targets-{precision}-{batch}-{card}", partial(targets_plan, shape, precision, facts)
+                yield f"vgg16-pair-{precision}-{batch}-{card}", partial(pair_plan, shape, precision, facts)
         for kernels in ("mma", "ffma"):
             make = partial(whole_plan, vgg("vgg16"), "fp16", facts, kernels)
             if card == "h200" or kernels == "ffma":
@@ -126,6 +127,16 @@ def whole_plan(graph: Graph, precision: str, facts: DeviceFacts, kernels: str = 
         quantised=_quantised(graph) if precision == "int8" else None,
     )
     return make_plan(graph, facts, [(batch, 3, 224, 224) for batch in BATCHES], options)
+
+
+def pair_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Plan:
+    """Plan the loss of all features of VGG16 against other images, with the gradients to both."""
+    graph = features("vgg16")
+    terms = [Term(output, "unit") for output in range(len(graph.outputs))]
+    made = pair_graph(graph, terms, shape, gradients=2, precision=precision)
+    shapes = {graph.input.name: shape, made.others[0].name: shape}
+    options = PlanOptions(precision, samples=(lambda: _samples(shape)) if precision == "fp32" else None)
+    return make_plan(made, facts, shapes, options)
 
 
 def loss_plan(kind: Any, shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Plan:
