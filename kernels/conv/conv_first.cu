@@ -11,7 +11,8 @@
 //           rint(pixel * in_scale), saturated; the sums are exact.
 // Mapping:  grid (ceil(W/TILE_W) * OCP/64, ceil(H/rows), N); a block, one warpgroup, walks down `rows` rows of a strip
 //           of TILE_W pixels x 64 channels, a row a step; thread t takes in pixels t, t + 128 of each input row.
-// Tiles:    ELEMENT (1), of the products; OUT_ELEMENT (ELEMENT; of 3 also 1); SOURCE (0); IN_CHANNELS (3), 1 to 4; TILE_W (112), a multiple of 16 up to 240;
+// Tiles:    ELEMENT (1), of the products; OUT_ELEMENT (ELEMENT; of 3 also 1); SOURCE (0); IN_CHANNELS (3), 1 to 4;
+//           TILE_W (112), a multiple of 16 up to 240;
 //           STAGES (2), rows on their way out, at least 2.
 // Shared:   SHARED_BYTES: staged rows, weights, ring of input rows: 42 KB, F16_PAIR 96, bytes 28; 128 threads.
 // Cost:     2*9*C FLOP per output; reads the source (rows+2)/rows times; writes out once, which is what takes the time.
@@ -37,7 +38,7 @@
 constexpr int THREADS = 128;
 static_assert(TILE_W % 16 == 0 && TILE_W <= 240, "the widths of wgmma; its sums stay in registers");
 static_assert(STAGES >= 2, "a row is staged while the one before is read");
-static_assert(OUT_ELEMENT == ELEMENT || (ELEMENT == F16_PAIR && OUT_ELEMENT == F16), "products may be finer than values");
+static_assert(OUT_ELEMENT == ELEMENT || (ELEMENT == F16_PAIR && OUT_ELEMENT == F16), "only products may be finer");
 
 typedef Stored<OUT_ELEMENT> Out;
 typedef StagedTile<OUT_ELEMENT, TILE_W / 8, false> Tile;

@@ -10,8 +10,9 @@
 //           blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warpgroup multiplies,
 //           one more warp copies, all but the first pixels.
 // Tiles:    ELEMENT (1), OUT_ELEMENT (ELEMENT; of 1 also 3: float16 and what its rounding left), BLOCK_BYTES (128),
-//           TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the workspace; POOL (0), KEEP (0; with POOL: the map itself is stored, too), HALO_STAGES (2),
-//           TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1), PROMOTE_TAPS (3)
+//           TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the workspace; POOL (0), KEEP (0; with
+//           POOL: the map itself is stored, too), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6),
+//           BLOCKS_PER_SM (1), PROMOTE_TAPS (3)
 // Shared:   SHARED_BYTES below, dynamic; 160 threads. EXCHANGE 2, each tile: SPLITS * SPLITS * SLICE_ROWS * 2048 bytes
 //           of workspace, and a counter that the host zeroes before a run.
 // Cost:     2*N*H*W*OC*9*C FLOP; a block reads its weights once, its pixels 1.25 * (1 + 2/rows) times, mostly from L2.

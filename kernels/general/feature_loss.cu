@@ -4,8 +4,8 @@
 //           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
 //           divided by sqrt(1e-8 + the sum of their squares)
 //           With LARGEST largest[n] is raised to the bits of the largest magnitude of the cotangent; NaN is the largest.
-// Layouts:  feature (N,P,pitch) of FEATURE, target (N,P,target_pitch) of TARGET, cotangent (N,P,cotangent_pitch), C <= all
-//           pitches; out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale and target_scale
+// Layouts:  feature (N,P,pitch) of FEATURE, target (N,P,target_pitch) of TARGET, cotangent (N,P,cotangent_pitch), C at
+//           most each pitch; out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale and target_scale
 //           have a power of two for each stored channel; else they are not read.
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,
 //           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: `lanes` have a
@@ -289,7 +289,8 @@ __device__ __forceinline__ float pixel_loss(Lane<WIDTH>& own, float* cotangent, 
 template <int WIDTH>
 __device__ __forceinline__ float block_loss(float* cotangent, const Feature& feature, const Target& target,
                                             const float* channels, int pixels, int C, int pitch, int target_pitch,
-                                            int cotangent_pitch, int lanes, float slope, bool wants_cotangent, float& most) {
+                                            int cotangent_pitch, int lanes, float slope, bool wants_cotangent,
+                                            float& most) {
   const int at_once = THREADS / lanes, thread = static_cast<int>(threadIdx.x);
   Lane<WIDTH> own = {thread % lanes, lanes};
   own.load_weights(channels, 0, C);

@@ -125,7 +125,7 @@ __device__ __forceinline__ void load8_stored(float* v, const void* values, long 
   }
 }
 
-// WIDTH (4 or 8) neighbours in float16, bfloat16 or pairs of float16; `plane` is the distance from hi to lo, in elements.
+// WIDTH (4 or 8) neighbours, also in pairs of float16; `plane` is the distance from hi to lo, in elements.
 template <int ELEMENT_, int WIDTH>
 __device__ __forceinline__ void store_halves(void* values, long long index, long long plane, const float (&v)[WIDTH]) {
   if constexpr (ELEMENT_ == F16_PAIR) {

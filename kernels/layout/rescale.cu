@@ -49,14 +49,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 largest_f32(unsigned* __restrict__ most, const float* __restrict__ inp, int E) {
   __shared__ float scratch[THREADS / 32];
   inp += static_cast<long long>(blockIdx.y) * E;
-  const float found = block_reduce<true, THREADS / 32>(E % 4 == 0 ? largest_of<4>(inp, E) : largest_of<1>(inp, E), scratch);
+  const float own = E % 4 == 0 ? largest_of<4>(inp, E) : largest_of<1>(inp, E);
+  const float found = block_reduce<true, THREADS / 32>(own, scratch);
   if (threadIdx.x == 0) atomicMax(most + blockIdx.y, __float_as_uint(found));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 rescale(void* __restrict__ out, float* __restrict__ factors, unsigned* __restrict__ maxima,
-        const float* __restrict__ inp, const float* __restrict__ most, int HW, int inp_pitch, int out_pitch, int exponent,
-        int growth) {
+        const float* __restrict__ inp, const float* __restrict__ most, int HW, int inp_pitch, int out_pitch,
+        int exponent, int growth) {
   const ImageFactor factor(most[blockIdx.y], exponent, growth);
   if (blockIdx.x == 0 && threadIdx.x == 0) factor.store(factors, maxima, blockIdx.y, gridDim.y);
   const int index = blockIdx.x * THREADS + threadIdx.x, vectors = out_pitch / WIDTH;

@@ -14,6 +14,13 @@ SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="s
 ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="absolute", shape=(2, 64, 17, 9))
 UNIT = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(2, 64, 17, 9))
 UNIT_NARROW = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(3, 5, 13, 11))
+UNIT_WIDE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(1, 36, 4, 3))
+TARGET_MAPS = partial(
+    test_feature_loss.test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers,
+    element=Element.F16_PAIR,
+    distance="unit",
+    shape=(2, 36, 4, 3),
+)
 EQUAL = partial(test_feature_loss.test_no_difference_has_no_loss_and_no_slope, distance="absolute")
 ZEROS = partial(test_feature_loss.test_pixels_of_zeros_have_a_unit_vector_of_zeros, channels=4)
 ROWS = partial(test_row_sum.test_sums_of_rows, shapes=[(2, 700, 1), (2,), (2, 3, 3)])
@@ -78,7 +85,7 @@ PAIR_MUTANTS = (
     Mutant(
         "scales of channels behind the last",
         FEATURE_LOSS,
-        Edit("FEATURE != F16_PAIR && pitch == C", "pitch == C"),
+        Edit("!has_scales && pitch == C", "pitch == C"),
         LOSS_OF_WHOLE_PAIRS,
     ),
     Mutant(
@@ -114,11 +121,16 @@ LOSS_MUTANTS = (
             shape=(2, 36, 4, 3),
         ),
     ),
-    Mutant("the target of the first image", FEATURE_LOSS, Edit("goal = n * pixels * C;", "goal = 0;"), SQUARED),
+    Mutant(
+        "the target of the first image",
+        FEATURE_LOSS,
+        Edit("goal_at = n * pixels * target_pitch;", "goal_at = 0;"),
+        SQUARED,
+    ),
     Mutant(
         "a target read as the feature is stored",
         FEATURE_LOSS,
-        Edit("load_stored<TARGET>(t, target, target_at)", "load_stored<FEATURE>(t, target, target_at)"),
+        Edit("typedef Map<TARGET> Target;", "typedef Map<FEATURE> Target;"),
         partial(
             test_feature_loss.test_targets_of_two_bytes_give_the_bits_of_the_same_numbers,
             element=Element.BF16,
@@ -138,15 +150,17 @@ LOSS_MUTANTS = (
     Mutant(
         "half of the lanes of a pixel",
         FEATURE_LOSS,
-        Edit("PIXEL_LANES / 2; distance", "PIXEL_LANES / 4; distance"),
+        Edit("lanes / 2; distance", "lanes / 4; distance"),
         UNIT,
     ),
-    Mutant("the length kept fixed", FEATURE_LOSS, Edit("(w[v] * d - along * u)", "(w[v] * d)"), UNIT),
-    Mutant("a weight for all channels", FEATURE_LOSS, Edit("weighted = w[v] * d;", "weighted = w[0] * d;"), UNIT),
+    Mutant("the length kept fixed", FEATURE_LOSS, Edit("(own.w[i] * d - along * u)", "(own.w[i] * d)"), UNIT),
+    Mutant(
+        "a weight for all channels", FEATURE_LOSS, Edit("weighted = own.w[i] * d;", "weighted = own.w[0] * d;"), UNIT
+    ),
     Mutant(
         "pixels behind the last",
         FEATURE_LOSS,
-        Edit("const int end = valid ? C : 0;", "const int end = C;"),
+        Edit(", end = valid ? C : 0;", ", end = C;"),
         UNIT_NARROW,
     ),
     Mutant(
@@ -155,6 +169,14 @@ LOSS_MUTANTS = (
         Edit("valid && c < cotangent_pitch; c", "valid && c < 0; c"),
         UNIT_NARROW,
     ),
+    Mutant(
+        "chunks after the first lost",
+        FEATURE_LOSS,
+        Edit("chunk < chunks; chunk++) {\n    own.load(", "chunk < 1; chunk++) {\n    own.load("),
+        UNIT_WIDE,
+    ),
+    Mutant("the feature's pitch for the target", FEATURE_LOSS, Edit("row * target_pitch", "row * pitch"), TARGET_MAPS),
+    Mutant("the largest slope of the first image", FEATURE_LOSS, Edit("words + blockIdx.y", "words"), TARGET_MAPS),
     Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
     Mutant("the row of another operand", "row_sum.cu", Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
     Mutant("one power too large", "image_factor.cuh", Edit("found - 126", "found - 127"), POWERS),

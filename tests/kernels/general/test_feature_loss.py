@@ -10,15 +10,18 @@ import pytest
 
 from tests.kernels.general.test_masked_gradient import decoded
 from tests.kernels.layout.test_convert import encoded, powers
-from tests.support.general_harness import compute_all
+from tests.support.general_harness import NO_PLACES, compute_all, real_part
 from tests.support.graph_reference import compute as reference
-from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
+from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.general import feature_loss
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import Arena, Element, Layout, Value
 
 # A part of a block, blocks that end in the middle, channels that are no multiple of 4 or of 32, one pixel, many images.
 SHAPES = [(1, 4, 3, 3), (2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47), (2, 36, 1, 1), (1, 1, 96, 90), (2, 8, 16, 64)]
@@ -97,6 +100,47 @@ def test_targets_of_two_bytes_give_the_bits_of_the_same_numbers(
     found = compute_all(device, op, [x, t, *others], first, element)
     for ours, wanted in zip(found, compute_all(device, op, [x, rounded, *others], first), strict=True):
         assert_same_bits(ours, wanted)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("shape", [(2, 36, 4, 3), (3, 64, 5, 7), (1, 1040, 2, 2)], ids=str)
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("element", [Element.F16_PAIR, Element.BF16, Element.F32], ids=lambda e: e.name)
+@pytest.mark.first_case(reason="each element is another compilation of the same lines")
+def test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers(
+    device: Device, element: Element, distance: str, shape: Shape
+) -> None:
+    """Feature and target both maps of one element; the largest magnitudes of slopes are those of the slopes."""
+    op = loss_op(distance)
+    x, t, *others = operands(op, shape)
+    goal = np.ascontiguousarray(np.moveaxis(t.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+    scales = [powers(shape) if element is Element.F16_PAIR else np.ones(shape[1], np.float32) for _ in range(2)]
+    scales[1] = scales[1] * np.float32(4)
+    bench = Bench(device, Arena.ACTIVATIONS)
+    values, numbers = [], []
+    for array, scale in zip((x, goal), scales, strict=True):
+        per_channel = scale[: shape[1], None, None] if element is Element.F16_PAIR else np.float32(1)
+        pair = element is Element.F16_PAIR
+        placed = bench.put(encoded(stored(array, element), element, scale if pair else None))
+        values.append(Value("m", shape, Layout.NHWC, placed, element, bench.put(scale) if pair else None))
+        numbers.append(decoded(encoded(array * per_channel, element), element) / per_channel)
+    rounded = np.ascontiguousarray(np.moveaxis(numbers[1], 1, -1)).reshape(target_shape(shape))
+    right = compute_all(device, op, [numbers[0], rounded, *others])
+    values += [Value("w", array.shape, Layout.PLAIN, bench.put(array)) for array in others]
+    results = [Value("y", right[0].shape, Layout.PLAIN, bench.room(right[0].nbytes))]
+    room = Value("c", shape, Layout.NHWC, results[0].pointer)
+    results.append(replace(room, pointer=bench.room(room.nbytes)))
+    bound = bench.put(np.zeros(shape[0], np.float32))
+    layer = Layer(op, shape, device.facts, other_shapes=tuple(value.shape for value in values[1:]))
+    places = replace(NO_PLACES, further=(results[1],), bound=bound)
+    steps = feature_loss.steps(layer, tuple(values), results[0], (), places)
+    for step in steps:
+        arguments(step)
+    bench.run(*steps)
+    found = [real_part(bench.get(value.pointer, value.stored_shape), value) for value in results]
+    for ours, wanted in zip(found, right, strict=True):
+        assert_same_bits(ours, wanted)
+    assert_same_bits(bench.get(bound, (shape[0],)), np.abs(right[1]).reshape(shape[0], -1).max(1))
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
