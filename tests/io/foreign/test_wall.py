@@ -54,6 +54,7 @@ OWN = {
     "lab/vgg16gpu_lab/measure/profile.py": "what a process that it starts has written",
     "lab/vgg16gpu_lab/measure/profile_target.py": "the task that its parent gives it",
     "vgg16gpu/pictures/loading/job.py": "the job that its parent gives it",
+    "vgg16gpu/pytorch/lpips.py": "weights that the package ships",
     "vgg16gpu/pictures/loading/messages.py": "the lines of a process that it starts",
     "vgg16gpu/zoo/digits.py": "data that the package ships",
 }

@@ -139,8 +139,7 @@ class Layer(Generic[OpT_co]):
     rescaled: bool = False  # on tensor cores each image of x gets a factor on the device, and y keeps it
 
 
-@dataclass(frozen=True)
-class Rescaling:
+class Rescaling(NamedTuple):
     """How a float16 value is brought to its range by a power of two for each image: see image_factor.cuh.
 
     bounds: of each value that it is the sum of, words with the largest magnitude stored of each image. exponent: what
