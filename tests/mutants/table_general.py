@@ -39,7 +39,7 @@ ELEMENTWISE_AND_REARRANGE = (
     Mutant(
         "a function of the padding stored",
         "elementwise.cu",
-        Edit("    if (i < real) {\n      const float v = value_of", "    {\n      const float v = value_of"),
+        Edit("    if (i < real) {\n      y[i] =", "    {\n      y[i] ="),
         test_elementwise.test_padding_of_operands_does_not_reach_the_output,
     ),
     Mutant(
@@ -308,7 +308,7 @@ SOFTMAX_POOL_LRN = (
     Mutant(
         "squares in float",
         "lrn.cu",
-        Edit("static_cast<double>(pixel[j]) * pixel[j]", "pixel[j] * pixel[j]"),
+        Edit("static_cast<double>(pixel[j]) * static_cast<double>(pixel[j])", "pixel[j] * pixel[j]"),
         test_lrn.test_large_and_small_numbers,
     ),
 )

@@ -15,6 +15,12 @@ ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="
 UNIT = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(2, 64, 17, 9))
 UNIT_NARROW = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(3, 5, 13, 11))
 UNIT_WIDE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(1, 36, 4, 3))
+UNIT_OF_BFLOAT16 = partial(
+    test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
+    element=Element.BF16,
+    distance="unit",
+    shape=(2, 36, 4, 3),
+)
 TARGET_MAPS = partial(
     test_feature_loss.test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers,
     element=Element.F16_PAIR,
@@ -175,7 +181,9 @@ LOSS_MUTANTS = (
         Edit("chunk < chunks; chunk++) {\n    own.load(", "chunk < 1; chunk++) {\n    own.load("),
         UNIT_WIDE,
     ),
-    Mutant("the feature's pitch for the target", FEATURE_LOSS, Edit("row * target_pitch", "row * pitch"), TARGET_MAPS),
+    Mutant(
+        "the feature's pitch for the target", FEATURE_LOSS, Edit("row * target_pitch", "row * pitch"), UNIT_OF_BFLOAT16
+    ),
     Mutant("the largest slope of the first image", FEATURE_LOSS, Edit("words + blockIdx.y", "words"), TARGET_MAPS),
     Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
     Mutant("the row of another operand", "row_sum.cu", Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
