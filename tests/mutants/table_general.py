@@ -308,7 +308,9 @@ SOFTMAX_POOL_LRN = (
     Mutant(
         "squares in float",
         "lrn.cu",
-        Edit("static_cast<double>(pixel[j]) * static_cast<double>(pixel[j])", "pixel[j] * pixel[j]"),
+        Edit(
+            "static_cast<double>(pixel[j]) * static_cast<double>(pixel[j])", "static_cast<double>(pixel[j] * pixel[j])"
+        ),
         test_lrn.test_large_and_small_numbers,
     ),
 )
