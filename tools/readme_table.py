@@ -15,6 +15,7 @@ import result_tables
 from result_tables import (
     load,
     lpips_short_table,
+    lpips_steps,
     lpips_table,
     plain_table,
     report_table,
@@ -37,6 +38,7 @@ KERNELS, LOSSES = ROOT / "docs" / "kernels.md", ROOT / "docs" / "losses.md"
 CARDS = ("bench-h200.json", "bench-h100.json")  # README has the first
 OTHERS = ("bench-h200-244.json",)  # for docs/performance.md: of another size
 LPIPS = "lpips-h200.json"  # a step of LPIPS, for README and docs/losses.md
+LPIPS_PEERS = "lpips-peers-h200.json"  # the same, with all of torch's ways
 PLAIN = "plain-h200.json"  # the plain path, for docs/kernels.md
 PUBLIC = "public-api-h200.json"  # what a caller of Engine.run gets
 CHART = "chart-h200.png"
@@ -52,7 +54,7 @@ def short() -> str:
     """Return README's block: a table, and what is to be known of it."""
     (bench,) = records(CARDS[:1])
     public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
-    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(load(LPIPS))}"
+    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(lpips_steps(load(LPIPS), load(LPIPS_PEERS)))}"
 
 
 def whole() -> str:
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         README: short(),
         PERFORMANCE: whole(),
         KERNELS: plain_table(load(PLAIN)),
-        LOSSES: lpips_table(load(LPIPS)),
+        LOSSES: lpips_table(lpips_steps(load(LPIPS), load(LPIPS_PEERS))),
     }
     return max(_write(page, block, check=check) for page, block in blocks.items())
 
