@@ -54,7 +54,7 @@ def short() -> str:
     """Return README's block: a table, and what is to be known of it."""
     (bench,) = records(CARDS[:1])
     public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
-    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(lpips_steps(load(LPIPS), load(LPIPS_PEERS)))}"
+    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(_lpips())}"
 
 
 def whole() -> str:
@@ -63,6 +63,11 @@ def whole() -> str:
     if swept := records(sorted(path.name for path in result_tables.RESULTS.glob("sweep-*.json"))):
         parts.append(sweep_table(swept))
     return "\n".join([*parts, report_table(load("testbench-h200.json"), load("testbench-cpu.json"))])
+
+
+def _lpips() -> Content:
+    """Return ours and the peers of a step of LPIPS."""
+    return lpips_steps(load(LPIPS), load(LPIPS_PEERS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         README: short(),
         PERFORMANCE: whole(),
         KERNELS: plain_table(load(PLAIN)),
-        LOSSES: lpips_table(lpips_steps(load(LPIPS), load(LPIPS_PEERS))),
+        LOSSES: lpips_table(_lpips()),
     }
     return max(_write(page, block, check=check) for page, block in blocks.items())
 

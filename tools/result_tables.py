@@ -339,8 +339,8 @@ def lpips_table(record: Content) -> str:
     where = record["environment"]
     peers = {"environment": record.get("peers_environment", where)}
     return (
-        f"{text}\nOne {where['device']['name']}, torch {where['versions']['torch']}, ours measured {_when(record)}, torch "
-        f"{_when(peers)}; of torch the faster order of memory.\n"
+        f"{text}\nOne {where['device']['name']}, torch {where['versions']['torch']}, ours measured {_when(record)}, "
+        f"torch {_when(peers)}; of torch the faster order of memory.\n"
     )
 
 

@@ -260,7 +260,10 @@ def check_scaled(device: Device, x: Operand, *gradients: Operand, pools: bool, o
     of_images: list[Array] = []
     found = masked(device, x, *gradients, pools=pools, out=out, growth=3, factors=of_images)
     factors, of_results, maxima = of_images
-    bounds = sum(np.abs(each.rounded.astype(np.float64)).reshape(len(right), -1).max(1, initial=0) for each in gradients) * factors
+    bounds = (
+        sum(np.abs(each.rounded.astype(np.float64)).reshape(len(right), -1).max(1, initial=0) for each in gradients)
+        * factors
+    )
     assert ((bounds >= 2.0 ** (EXPONENT - 1)) & (bounds < 2.0**EXPONENT)).all()
     np.testing.assert_allclose(maxima, bounds, rtol=1e-3)
     np.testing.assert_array_equal(of_results, factors * np.float32(2.0**-3))

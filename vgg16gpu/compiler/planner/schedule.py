@@ -421,11 +421,11 @@ class _Schedule:
 
     def _rescaling(self, reader: Layer[Op], names: Sequence[str]) -> Rescaling:
         """How what `reader` multiplies is rescaled, the sum of these values."""
-        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.lowering.conv.known_linear import rescaling  # noqa: PLC0415 - as above
 
         assert isinstance(reader.op, Conv)  # nothing else is rescaled
         element = self.selection.lowerings[reader.op.y].takes(reader)[0]
-        return rescale.rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
+        return rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
 
     def _find_bounds(self, names: Iterable[str]) -> list[Step]:
         """What finds the largest magnitudes that are wanted of these values, where what computes them has not."""

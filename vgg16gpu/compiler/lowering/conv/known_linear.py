@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Conv
-from vgg16gpu.compiler.lowering.base import Layer, WeightArena
+from vgg16gpu.compiler.lowering.base import Layer, Rescaling, WeightArena
 from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
 from vgg16gpu.program.values import Element, Pointer
 
@@ -46,6 +47,18 @@ def _largest(weight: Array) -> float:
     """The most that a row's magnitudes come to; NaN is none that is less than anything."""
     sums = [float(np.abs(row).sum(dtype=np.float64)) for row in weight]  # row by row: they may be large
     return math.nan if any(map(math.isnan, sums)) else max(sums)
+
+
+def rescaling(weight: Array, element: Element, bounds: tuple[Pointer, ...]) -> Rescaling:
+    """Return how what a convolution with these weights reads is rescaled. bounds: of what that is the sum of.
+
+    Results of pairs are divided by what they may have grown by. float16 has no scales for its outputs: x is brought to
+    where no sum can leave the range, and results keep its factor.
+    """
+    larger = growth(weight)
+    return (
+        Rescaling(bounds, EXPONENT, larger) if element.planes > 1 else Rescaling(bounds, EXPONENT - max(larger, 0), 0)
+    )
 
 
 def weights(op: Conv, correction: float, block: int, arena: WeightArena) -> tuple[Pointer, Pointer, Pointer, Pointer]:

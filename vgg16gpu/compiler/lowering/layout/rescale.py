@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import BLOCK, Rescaling, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.known_linear import growth
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Element, Pointer, Value
 
@@ -26,18 +24,6 @@ def factors_nbytes(batch: int) -> int:
 def of_results(factors: Pointer, batch: int) -> Pointer:
     """Return where the factors of results lie."""
     return Pointer(factors.arena, factors.offset + 4 * batch)
-
-
-def rescaling(weight: Array, element: Element, bounds: tuple[Pointer, ...]) -> Rescaling:
-    """Return how what a convolution with these weights reads is rescaled. bounds: of what that is the sum of.
-
-    Results of pairs are divided by what they may have grown by. float16 has no scales for its outputs: x is brought to
-    where no sum can leave the range, and results keep its factor.
-    """
-    larger = growth(weight)
-    return (
-        Rescaling(bounds, EXPONENT, larger) if element.planes > 1 else Rescaling(bounds, EXPONENT - max(larger, 0), 0)
-    )
 
 
 def largest(x: Value, words: Pointer) -> Step:
