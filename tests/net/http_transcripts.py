@@ -24,6 +24,7 @@ def http_transcripts() -> Iterator[tuple[str, str]]:
     if not all(map(find_spec, ("granian", "prometheus_client", "uvloop"))):
         return
     command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--batch", "4"]
+    command += ["--deadline-s", "300"]  # kernels may be compiled on the way, on a machine that has other work
     process = subprocess.Popen(
         [*command, "--workers", "1"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
