@@ -103,8 +103,8 @@ def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: 
     if gradients > 1:
         turned = [_compared(back, term, twins[name], name, True) for name, term in features]
         ways.append(_Way(other, second, turned))
-    first, *rest = forward
-    ops, outputs = _joined(back, (first, *second, *rest), ways, gradients > 0)
+    # The first op reads the run-time input; the twins' maps that nobody needs are gone before those of the images come.
+    ops, outputs = _joined(back, (*forward[:1], *second, *forward[1:]), ways, gradients > 0)
     kept, names = needed(ops, outputs)
     compared = frozenset(name for feature, _ in features for name in (feature, twins[feature]))
     same = {new: old for old, new in twins.items()}
