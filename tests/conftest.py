@@ -90,9 +90,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if nameless := selection.without_reason(items):
         raise pytest.UsageError(f"mark them with a reason, slow(reason=...): {', '.join(nameless)}")
     left_out = {*filter(selection.is_left_out, items), *workers.alone(config, items)}
+    if not config.getoption("--require-gpu") and workers.place(config)[1] > 1 and (problem := gpu_problem()):
+        without = {item for item in items if item.get_closest_marker("gpu")} - left_out
+        left_out |= without
+        skips.tell_of_worker(config, problem, len(without))
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    skips.hear_of_worker(node.config, getattr(node, "workeroutput", {}))  # one that was killed has none
 
 
 @pytest.hookimpl(wrapper=True)
