@@ -26,6 +26,7 @@ def _find(folder: OwnFolder, key: str, suffix: str, check: Callable[[bytes], boo
     name = _names.get(place, "")
     content = folder.read(name) if name else None
     if content is not None and name == f"{key}-{cache._digest(content)}{suffix}" and (check is None or check(content)):
+        cache._log.debug("taken from the kernel cache: %s", folder.path / name)
         return Found(folder, name, content)
     if found := _search(folder, key, suffix, check):
         _names[place] = found.name
