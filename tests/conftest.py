@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import found_kernels, selection, skips, workers
+from tests.support import remembered, selection, skips, workers
 from vgg16gpu.devices import open_device, stages
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTEST_ARGS"):
         os.environ.pop(name, None)
     selection.configure(config.getoption("--cases"))
-    found_kernels.remember()
+    remembered.remember()
     if config.getoption("--cases") == selection.REPRESENTATIVE:
         # The bits are the same, and compiling takes less than half the time. Tests of all cases compile what users get.
         os.environ.setdefault("VGG16GPU_OPTIMIZE", "1")
