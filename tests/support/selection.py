@@ -59,7 +59,8 @@ def choose(metafunc: pytest.Metafunc) -> None:
     calls = metafunc._calls
     if _choice == ALL or not calls:
         return
-    cases = [_Case(call, metafunc) for call in calls]
+    function = list(metafunc.definition.iter_markers())
+    cases = [_Case(call, function) for call in calls]
     chosen = _representatives_of_all(cases)
     if _choice == OTHERS:
         chosen = [case for case in cases if case not in chosen or _has_examples(metafunc.function)]
@@ -85,11 +86,11 @@ class _Case:
     `indices` of pytest has the number of the case in their place since pytest 9.
     """
 
-    def __init__(self, call: Any, metafunc: pytest.Metafunc) -> None:
+    def __init__(self, call: Any, function: Sequence[pytest.Mark]) -> None:
         self.call = call
-        self.marks = {mark.name for mark in (*call.marks, *metafunc.definition.iter_markers())}
+        self.marks = {mark.name for mark in (*call.marks, *function)}
         self.rows = {
-            names: tuple(id(call.params[name]) for name in names.split()) for names in _together(call, metafunc)
+            names: tuple(id(call.params[name]) for name in names.split()) for names in _together(call, function)
         }
 
 
@@ -121,9 +122,9 @@ def _values(cases: Iterable[_Case]) -> list[frozenset[Value]]:
     ]
 
 
-def _together(call: Any, metafunc: pytest.Metafunc) -> list[str]:
+def _together(call: Any, function: Iterable[pytest.Mark]) -> list[str]:
     """Return the names of a case's parameters; those of one `parametrize` are one text."""
-    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    given = [mark.args[0] for mark in function if mark.name == "parametrize"]
     texts = [(names.replace(",", " ") if isinstance(names, str) else " ".join(names)) for names in given]
     marked = {name for text in texts for name in text.split()}
     return [*texts, *(name for name in call.params if name not in marked)]

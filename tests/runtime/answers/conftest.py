@@ -16,7 +16,7 @@ CLASSES = 20
 def narrow_model(tmp_path_factory):
     """A narrow VGG11 of 3x32x32 with random weights."""
     path = tmp_path_factory.mktemp("answers") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=SIDE, width=8, hidden=32, classes=CLASSES)
+    make_vgg(path, variant="vgg11", size=SIDE, width=4, hidden=32, classes=CLASSES)
     return path
 
 
