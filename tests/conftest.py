@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import selection, skips, workers
+from tests.support import remembered, selection, skips, workers
 from vgg16gpu.devices import open_device, stages
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTEST_ARGS"):
         os.environ.pop(name, None)
     selection.configure(config.getoption("--cases"))
+    remembered.remember()
     if config.getoption("--cases") == selection.REPRESENTATIVE:
         # The bits are the same, and compiling takes less than half the time. Tests of all cases compile what users get.
         os.environ.setdefault("VGG16GPU_OPTIMIZE", "1")
@@ -56,10 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(path, config.getoption("-m")))
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
     if (count := metafunc.config.getoption("--again")) > 1:
         metafunc.fixturenames.append("again")
         metafunc.parametrize("again", range(count))
+    result = yield
+    selection.choose(metafunc)
+    return result
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -69,17 +75,33 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep modules and items out of garbage collections: each full one would walk through them for 0.3 s."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[selection.FOUND] = list(items)
     if nameless := selection.without_reason(items):
         raise pytest.UsageError(f"mark them with a reason, slow(reason=...): {', '.join(nameless)}")
-    items[:], left_out = selection.select(items, config.getoption("--cases"))
-    for item in workers.alone(config, items):
-        items.remove(item)
-        left_out.append(item)
+    left_out = {*filter(selection.is_left_out, items), *workers.alone(config, items)}
+    if not config.getoption("--require-gpu") and workers.place(config)[1] > 1 and (problem := gpu_problem()):
+        without = {item for item in items if item.get_closest_marker("gpu")} - left_out
+        left_out |= without
+        skips.tell_of_worker(config, problem, len(without))
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    skips.hear_of_worker(node.config, getattr(node, "workeroutput", {}))  # one that was killed has none
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import slots
-from vgg16gpu.pictures.loading import loader as loader_module
 from vgg16gpu.runtime.answers import stream
 from vgg16gpu.runtime.answers.feeding import Feeder
 from vgg16gpu.runtime.frames import Frames
@@ -129,21 +127,6 @@ def test_numbers_of_a_device_that_fails_are_read_again(
         break_frames(pool.engines[0], 2)
         check(list(pool.classify(paths, workers=workers)), [wanted[0], *numbers, *wanted[1:5], *numbers])
         assert pool.shares[0].problem
-
-
-def test_a_window_that_is_full_of_lost_rows(
-    narrow_model: Path,
-    pictures: Path,
-    wanted: Any,
-    break_frames: Callable[[Engine, int], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All threads wait for answers to old files, which the failed device had in hand."""
-    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 0.5)
-    monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
-    with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
-        break_frames(pool.engines[1], 1)
-        check(list(pool.classify([pictures] * 2, workers=3)), wanted * 2)
 
 
 def test_the_last_device_that_fails_is_told(

@@ -11,7 +11,7 @@ from tests.support.narrow_vgg import SCORES, SIZES
 from vgg16gpu.zoo.generate import make_vgg
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """VGGs with an eighth of the channels, small maps and a small classifier."""
     folder = tmp_path_factory.mktemp("models")

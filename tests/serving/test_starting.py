@@ -97,7 +97,7 @@ def test_a16_a_working_folder_that_is_gone_is_a_line(tmp_path) -> None:
 def made_key(folder: Path, name: str) -> tuple[Path, Path]:
     certificate, key = folder / f"{name}.cert", folder / f"{name}.key"
     made = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *made]
     subprocess.run(command, check=True, capture_output=True)
     return certificate, key
 
@@ -106,7 +106,7 @@ def made_key(folder: Path, name: str) -> tuple[Path, Path]:
 def test_a12_a_certificate_and_a_key_are_checked_before_anything_starts(tmp_path) -> None:
     (certificate, key), (_, other) = made_key(tmp_path, "first"), made_key(tmp_path, "second")
     locked = tmp_path / "locked"
-    protect = ["openssl", "rsa", "-in", str(key), "-aes128", "-passout", "pass:abcd", "-out", str(locked)]
+    protect = ["openssl", "ec", "-in", str(key), "-aes128", "-passout", "pass:abcd", "-out", str(locked)]
     subprocess.run(protect, check=True, capture_output=True)
     check_tls(certificate, key)
     check_tls(None, None)

@@ -134,8 +134,8 @@ def hostile_arrays() -> dict[str, bytes]:
         "claims-less.npz": _claiming(10),
         "method.npz": npz({"x.npy": npy(GOOD)}, zipfile.ZIP_BZIP2),
         "cut.npz": npz({"x.npy": npy(GOOD)})[:-30],
-        "bomb.npz": bomb(1 << 28),
-        "fortran-bomb.npz": npz({"x.npy": described((1 << 28, *SHAPE), order=True, data=bytes(1 << 26))}),
+        "bomb.npz": bomb(1 << 26),
+        "fortran-bomb.npz": npz({"x.npy": described((1 << 28, *SHAPE), order=True, data=bytes(1 << 22))}),
     }
 
 

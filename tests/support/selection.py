@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -26,8 +27,7 @@ FEW_EXAMPLES: Final = 5  # times fewer examples of hypothesis
 
 Value: TypeAlias = tuple[str, int]  # a parameter, and the number of one of its values
 
-FOUND: Final = pytest.StashKey[list[pytest.Item]]()  # in config.stash: every case, before any is left out
-VALUES: Final = pytest.StashKey[frozenset[Value]]()  # in an item's stash
+LEFT_OUT: Final = pytest.mark.left_out
 
 _choice = ALL
 
@@ -51,61 +51,83 @@ def examples(count: int, **options: Any) -> Any:
     return settings(max_examples=count, deadline=None, derandomize=True, **options)
 
 
-def select(items: Sequence[pytest.Item], choice: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The cases to run, and those to leave out, both in their order."""
-    if choice == ALL:
-        return list(items), []
-    chosen = representatives(items)
-    if choice == OTHERS:
-        chosen = {item for item in items if item not in chosen or item.get_closest_marker("hypothesis")}
-    return [item for item in items if item in chosen], [item for item in items if item not in chosen]
+def choose(metafunc: pytest.Metafunc) -> None:
+    """Keep the chosen cases of a parametrized function; pytest makes no items of the others, which would take seconds.
 
-
-def representatives(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """The cases of `make test`. Those of the GPU stand for themselves: they are skipped where there is none."""
-    functions: defaultdict[tuple[str, bool], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        function = item.nodeid.partition("[")[0]
-        functions[function, item.get_closest_marker("gpu") is not None].append(item)
-    for cases in functions.values():
-        _number(cases)
-    return {item for cases in functions.values() for item in _representatives(cases)}
-
-
-def _representatives(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    cases = [case for case in cases if not case.get_closest_marker("slow")]
-    if any(case.get_closest_marker("first_case") for case in cases):
-        return cases[:1]
-    if any(case.get_closest_marker("every_case") for case in cases):
-        return cases
-    values = [_values(case) for case in cases]
-    return [cases[place] for place in covering(values)]
-
-
-def _values(case: pytest.Item) -> frozenset[Value]:
-    return case.stash.get(VALUES, frozenset())
-
-
-def _number(cases: Iterable[pytest.Item]) -> None:
-    """Store the numbers of a function's parameters' values with each case; values of one `parametrize` have one number.
-
-    `callspec.indices` has the number of the case in their place since pytest 9.
+    One case stays even where none is chosen, marked `LEFT_OUT`: pytest would make an item without values.
     """
+    calls = metafunc._calls
+    if _choice == ALL or not calls:
+        return
+    function = list(metafunc.definition.iter_markers())
+    cases = [_Case(call, function) for call in calls]
+    chosen = _representatives_of_all(cases)
+    if _choice == OTHERS:
+        chosen = [case for case in cases if case not in chosen or _has_examples(metafunc.function)]
+    calls[:] = [case.call for case in chosen] or [replace(calls[0], marks=[*calls[0].marks, LEFT_OUT.mark])]
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether an item is none to run: no case of its function was chosen, or it has no cases."""
+    if _choice == ALL or hasattr(item, "callspec"):
+        return item.get_closest_marker(LEFT_OUT.name) is not None
+    if _choice == REPRESENTATIVE:
+        return item.get_closest_marker("slow") is not None
+    return not (item.get_closest_marker("slow") or _has_examples(getattr(item, "obj", None)))
+
+
+def _has_examples(function: object) -> bool:
+    return getattr(function, "is_hypothesis_test", False)
+
+
+class _Case:
+    """A case of a parametrized function: its marks and its values, of which those of one `parametrize` have one number.
+
+    `indices` of pytest has the number of the case in their place since pytest 9.
+    """
+
+    def __init__(self, call: Any, function: Sequence[pytest.Mark]) -> None:
+        self.call = call
+        self.marks = {mark.name for mark in (*call.marks, *function)}
+        self.rows = {
+            names: tuple(id(call.params[name]) for name in names.split()) for names in _together(call, function)
+        }
+
+
+def _representatives_of_all(cases: Sequence[_Case]) -> list[_Case]:
+    """Return the cases of `make test`. Those of the GPU stand for themselves: they are skipped where there is none."""
+    chosen = {
+        id(case)
+        for on_gpu in (False, True)
+        for case in _representatives([case for case in cases if ("gpu" in case.marks) is on_gpu])
+    }
+    return [case for case in cases if id(case) in chosen]
+
+
+def _representatives(cases: Sequence[_Case]) -> list[_Case]:
+    cases = [case for case in cases if "slow" not in case.marks]
+    if any("first_case" in case.marks for case in cases):
+        return list(cases[:1])
+    if any("every_case" in case.marks for case in cases):
+        return list(cases)
+    return [cases[place] for place in covering(_values(cases))]
+
+
+def _values(cases: Iterable[_Case]) -> list[frozenset[Value]]:
+    """Number the values in their order."""
     seen: defaultdict[str, dict[tuple[int, ...], int]] = defaultdict(dict)
-    for case in cases:
-        if call := getattr(case, "callspec", None):
-            rows = {names: tuple(id(call.params[name]) for name in names.split()) for names in _together(case)}
-            case.stash[VALUES] = frozenset(
-                (names, seen[names].setdefault(row, len(seen[names]))) for names, row in rows.items()
-            )
+    return [
+        frozenset((names, seen[names].setdefault(row, len(seen[names]))) for names, row in case.rows.items())
+        for case in cases
+    ]
 
 
-def _together(case: pytest.Item) -> list[str]:
+def _together(call: Any, function: Iterable[pytest.Mark]) -> list[str]:
     """Return the names of a case's parameters; those of one `parametrize` are one text."""
-    given = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    given = [mark.args[0] for mark in function if mark.name == "parametrize"]
     texts = [(names.replace(",", " ") if isinstance(names, str) else " ".join(names)) for names in given]
     marked = {name for text in texts for name in text.split()}
-    return [*texts, *(name for name in case.callspec.params if name not in marked)]  # type: ignore[attr-defined]
+    return [*texts, *(name for name in call.params if name not in marked)]
 
 
 def covering(cases: Sequence[frozenset[Value]]) -> list[int]:

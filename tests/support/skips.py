@@ -7,11 +7,14 @@ would pass and guard nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
 OPTION: Final = "--require-packages"
+_OUTPUT: Final = "left_out"
+_TOLD: Final = pytest.StashKey[Counter[str]]()
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -27,9 +30,20 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"{OPTION}: {_reason(report)}"
 
 
+def tell_of_worker(config: pytest.Config, reason: str, count: int) -> None:
+    """Count tests that a worker of pytest-xdist leaves out: to skip a test takes 3 ms, and there are thousands."""
+    config.workeroutput[_OUTPUT] = {reason: count}  # type: ignore[attr-defined]
+
+
+def hear_of_worker(config: pytest.Config, output: Mapping[str, Any]) -> None:
+    """Store what a worker has told; each leaves out the same."""
+    config.stash[_TOLD] = Counter(output.get(_OUTPUT, {}))
+
+
 def write_reasons(reporter: pytest.TerminalReporter) -> None:
     """Write a line for each reason of skips, with its count; the most frequent one comes first."""
-    for reason, count in Counter(map(_reason, reporter.stats.get("skipped", []))).most_common():
+    skipped = Counter(map(_reason, reporter.stats.get("skipped", [])))
+    for reason, count in (skipped + reporter.config.stash.get(_TOLD, Counter())).most_common():
         reporter.write_line(f"{count} skipped: {reason}")
 
 

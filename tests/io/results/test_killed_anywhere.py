@@ -22,7 +22,7 @@ IO = Path(vgg16gpu.__file__).parent / "io"
 NO_FILES = ("shown.py", "columns.py", "csv_rows.py", "jsonl_rows.py", "arrow_form.py", "number_texts.py", "scan.py")
 TRACED = {str(path) for path in IO.rglob("*.py") if path.name not in NO_FILES}
 ROWS = 6
-STEP = 11 if selection.choice() == selection.REPRESENTATIVE else 1  # lines between two kills
+STEP = 23 if selection.choice() == selection.REPRESENTATIVE else 1  # lines between two kills
 OLD, NEW = record_of(ROWS, model="old"), record_of(ROWS, model="new")
 
 

@@ -6,7 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu_lab.exercises.exercise import NAMES, exercise
+from vgg16gpu_lab.cli import learn
+from vgg16gpu_lab.exercises.exercise import NAMES, Finding, exercise
+from vgg16gpu_lab.exercises.judge import Verdict
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def test_list(lab):
     assert all(f"{number}. {name}" in shown for number, name in enumerate(NAMES, start=1))
 
 
-def test_start_check_solve(lab, tmp_path):
+def test_start_check_solve(lab, tmp_path, monkeypatch):
     assert "exercise check exercises/coalesce.cu" in lab("start", "coalesce").stdout
     path = tmp_path / "exercises" / "coalesce.cu"
     assert path.read_text() == exercise("coalesce").start.read_text()
@@ -33,7 +35,8 @@ def test_start_check_solve(lab, tmp_path):
     assert checked.exit_code == 1, checked.output
     assert "wrong  sectors a read of x: 31.6; wanted: at most 5" in checked.stdout
     assert "threadIdx.x" in checked.stdout
-    path.write_text(exercise("coalesce").solution.read_text())
+    right = Verdict("coalesce", "CPU", (Finding("sums", True, "right", "right"),))  # test_exercises.py judges solutions
+    monkeypatch.setattr(learn, "check", lambda *_: right)
     solved = lab("check", "coalesce", "--device", "cpu", "--json")
     assert solved.exit_code == 0, solved.output
     found = json.loads(solved.stdout)

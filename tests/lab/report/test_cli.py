@@ -20,6 +20,13 @@ def report(*arguments):
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
 
 
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """The page without their sources, which take most of its time."""
+    monkeypatch.setattr(whole, "SECTIONS", tuple(each for each in whole.SECTIONS if each.name != "kernels"))
+
+
+@pytest.mark.usefixtures("no_kernels")
 def test_it_writes_the_page(folder, tmp_path):
     path = tmp_path / "page.html"
     result = report("--results", folder, "--output", path)
@@ -30,12 +37,6 @@ def test_it_writes_the_page(folder, tmp_path):
     assert text.count("matplotlib is not installed") >= 4
     assert f"Written: {path}, " in result.stdout
     assert " of 12 records of yours: " in result.stdout
-
-
-@pytest.fixture
-def no_kernels(monkeypatch):
-    """The page without their sources, which take most of its time."""
-    monkeypatch.setattr(whole, "SECTIONS", tuple(each for each in whole.SECTIONS if each.name != "kernels"))
 
 
 @pytest.mark.usefixtures("no_kernels")

@@ -16,7 +16,7 @@ CLASSES = 20
 def narrow_model(tmp_path_factory):
     """A narrow VGG11 of 3x32x32 with random weights."""
     path = tmp_path_factory.mktemp("answers") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=SIDE, width=8, hidden=32, classes=CLASSES)
+    make_vgg(path, variant="vgg11", size=SIDE, width=4, hidden=32, classes=CLASSES)
     return path
 
 
@@ -26,7 +26,7 @@ def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     chance = np.random.default_rng(1)
     for i in range(59):
-        height, width = chance.integers(8, 200, 2)
+        height, width = chance.integers(8, 128, 2)
         coarse = chance.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
         picture = Image.fromarray(coarse).resize((int(width), int(height)), Image.Resampling.BICUBIC)
         picture.save(folder / f"{i:02}.{'png' if i % 5 == 0 else 'jpg'}")
