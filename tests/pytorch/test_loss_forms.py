@@ -101,8 +101,42 @@ def test_second_gradients_are_refused_of_both(torch: Any, model: Path) -> None:
     x, y = (each.requires_grad_() for each in pictures(torch))
     for given in (x, y):
         (gradient,) = torch.autograd.grad(loss(x, y), given, create_graph=True)
-        with pytest.raises(InputError, match="a second derivative is asked for"):
-            gradient.sum().backward()
+        for source in (x, y):  # each gradient depends on both
+            with pytest.raises(InputError, match="a second derivative is asked for"):
+                torch.autograd.grad(gradient.sum(), source, retain_graph=True)
+    loss.close()
+
+
+def test_style_alone_takes_a_target_of_another_size(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    loss = PerceptualLoss(model, style=STYLE)
+    x, _ = pictures(torch)
+    y = images(torch, 2, 3, 24, 31)
+    value, to_x, to_y = both(torch, loss, x, y)
+    assert (to_x.shape, to_y.shape) == (x.shape, y.shape)
+    given = x.clone().requires_grad_()
+    for call in (lambda: loss(given, y), lambda: loss(given, style=y), lambda: loss(given, loss.targets(y))):
+        same = call()
+        torch.testing.assert_close(same.detach(), value, rtol=1e-5, atol=0)
+        assert distance(torch.autograd.grad(same * 3, given)[0], to_x.double()) < 2 * CLOSE
+    assert distance(both(torch, loss, y, x)[1], to_y.double()) < 2 * CLOSE
+    with pytest.raises(InputError, match=r"the target of 'relu2_2' is float32 \(4, 16, 16\); .* or one for all"):
+        loss(x, torch.cat([y, y]))
+    loss.close()
+
+
+def test_a_call_with_a_mask_is_recorded(torch: Any, model: Path) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    loss = PerceptualLoss(model, LAYERS)
+    x, y = pictures(torch)
+    mask = torch.ones(1, 1, *SHAPE[2:])
+    recorded = make_fx(lambda x, y, mask: loss(x, y, mask=mask))(x, y, mask)
+    mask[..., 5:] = 0
+    torch.testing.assert_close(recorded(y, 2 * x, mask), loss(y, 2 * x, mask=mask))
     loss.close()
 
 
@@ -239,6 +273,9 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
 
     options: list[tuple[dict[str, Any], str]] = [
         ({"criterion": "l3"}, "criterion 'l3' is not known; accepted: l1, l2, fro"),
+        ({"criterion": ["l1"]}, r"criterion \['l1'\] is not known; accepted: l1, l2, fro"),
+        ({"mean": torch.ones(3, requires_grad=True)}, "mean is .*; give 3 finite numbers"),
+        ({"layers": {"relu1_2": torch.ones((), requires_grad=True)}}, "the weight of 'relu1_2' is .*; give a finite"),
         ({"criterion": "l1", "distance": "unit"}, "distance 'unit' and criterion 'l1' are given; give one of them"),
         ({"criterion": "fro", "reduction": "none"}, "'fro' is one norm of all images; leave reduction='none' out"),
         ({"batch": 0}, "batch 0: give a number from 1 to "),
@@ -249,7 +286,8 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
     ]
     for given, message in options:
         with pytest.raises(InputError, match=message):
-            PerceptualLoss(model, LAYERS, **given)
+            PerceptualLoss(model, **{"layers": LAYERS} | given)
+    styled = PerceptualLoss(model, LAYERS, STYLE)
     loss, norm = PerceptualLoss(model, LAYERS), PerceptualLoss(model, LAYERS, criterion="fro")
     x, y = pictures(torch)
     mask = torch.ones(1, 1, *SHAPE[2:])
@@ -259,6 +297,14 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
         (lambda: loss(x, y, mask=mask[0]), r"mask is torch.float32 \(1, 26, 21\); give floats or bool \(2 or 1, 1, 26"),
         (lambda: loss(x, y, mask=1.0), "mask is 1.0; give a tensor"),
         (lambda: loss(x, y, mask=-mask), "mask has numbers below 0, the least -1; give weights of 0 and more"),
+        (lambda: loss(x, y, mask=mask / 0), "mask has NaN or numbers beyond float32; give weights of 0 and more"),
+        (lambda: loss(x, y, mask=mask * float("nan")), "mask has NaN or numbers beyond float32"),
+        (lambda: loss(x, y, mask=mask.double() * 1e300), "mask has NaN or numbers beyond float32"),
+        (lambda: loss(x, y, mask=mask.to_sparse()), "mask is a tensor of layout torch.sparse_coo; give a dense one"),
+        (lambda: loss(x, y, mask=mask.to(torch.float8_e5m2)), "mask is torch.float8_e5m2 .*; give floats or bool"),
+        (lambda: loss(x, y, mask=mask.clone().requires_grad_()), "mask requires a gradient, .*; detach it"),
+        (lambda: styled(x, y, torch.cat([y, y]), mask=mask), "style has 4 images, and x has 2; give as many, or one"),
+        (lambda: styled(x, styled.targets(y), y), r"kept targets and style images are given; keep both, targets\("),
         (lambda: norm(x, y, mask=mask), "'fro' is a norm of all pixels and takes no mask"),
         (lambda: norm(x, y[..., :20]), "target's images are 26x20 pixels"),
         (
@@ -271,5 +317,5 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
     for call, message in calls:
         with pytest.raises(InputError, match=message):
             call()
-    for module in (loss, norm):
+    for module in (loss, norm, styled):
         module.close()

@@ -18,6 +18,7 @@ from tests.pytorch.test_features import distance
 from tests.pytorch.test_no_operators_of_torch import guarded
 from tests.support.torch_here import torch_with_cuda
 from tests.support.torch_hub import torch_home
+from vgg16gpu.compiler.vgg import provenance
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shipped import DATA
 from vgg16gpu.zoo.generate import make_vgg
@@ -257,6 +258,7 @@ def test_what_it_does_not_have(torch: Any, packages: Any, tmp_path: Path) -> Non
 
     torch.save({"features.0.weight": torch.zeros(64, 3, 3, 3)}, tmp_path / "backbone.pth")
     (tmp_path / "text.pth").write_text("no weights")
+    torch.save({f"lin{i}.model.1.weight": [1.0] for i in range(5)}, tmp_path / "lists.pth")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"net": "alex"}, "net is 'alex'; the networks here are VGGs"),
         ({"net": "squeeze"}, "net is 'squeeze'"),
@@ -269,6 +271,7 @@ def test_what_it_does_not_have(torch: Any, packages: Any, tmp_path: Path) -> Non
             {"model_path": tmp_path / "backbone.pth"},
             "lin0, .*, lin4 of a VGG16 are missing; .* backbone=",
         ),
+        ({"model_path": tmp_path / "lists.pth"}, "lin0, .*, lin4 of a VGG16 are missing"),
         ({"model_path": tmp_path / "text.pth"}, "text.pth: torch cannot read it as weights"),
         ({"model_path": tmp_path / "none.pth"}, "none.pth: torch cannot read it as weights .*No such file"),
     ]
@@ -292,6 +295,10 @@ def test_whose_weights_the_backbone_has(
         LPIPS()
     assert len(told) == 1
     assert told[0].filename == __file__
+    with monkeypatch.context() as patched:  # as of torchvision's own file of another net
+        patched.setattr(provenance, "_hub_name", lambda _: "vgg19-dcbb9e9d.pth")
+        with pytest.warns(UserWarning, match="torchvision's vgg19-dcbb9e9d.pth, and LPIPS' linear weights belong to"):
+            LPIPS(verbose=False)
     assert capsys.readouterr().out == "Setting up [LPIPS] perceptual loss: trunk [vgg], v[0.1], spatial [off]\n"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

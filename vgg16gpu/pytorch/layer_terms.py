@@ -17,12 +17,13 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pytorch.constants import Constants
 from vgg16gpu.pytorch.features import Features
-from vgg16gpu.pytorch.tensors import require_one_device
+from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_one_device
 from vgg16gpu.runtime.plans.comparison import Weight
 
 STYLE: Final = "style."  # before the name of a layer whose Gram matrices are compared
 EPSILON: Final = 1e-8  # beside the square of a length, as in kernels/general/feature_loss.cu
 Terms: TypeAlias = dict[str, torch.Tensor]
+_OF_MASKS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool)
 
 
 @dataclass(frozen=True)
@@ -194,16 +195,22 @@ def _require_kept(kept: torch.Tensor, shape: tuple[int, ...]) -> None:
 def require_mask(mask: Any, x: torch.Tensor) -> None:
     """Raise InputError for a mask that is none of images (N, C, H, W): (N or 1, 1, H, W) of numbers that are 0 or more.
 
-    Numbers of a mask on a GPU are not looked at: nobody waits for them.
+    Numbers of a mask on a GPU are not looked at, as nobody waits for them, nor are those that torch records calls of.
     """
     wanted = f"({x.shape[0]} or 1, 1, {x.shape[2]}, {x.shape[3]})"
     if not isinstance(mask, torch.Tensor):
         raise InputError(f"mask is {shown(mask)}; give a tensor {wanted}")
-    is_number = mask.is_floating_point() or mask.dtype == torch.bool
+    if mask.layout is not torch.strided or mask.is_nested:
+        require_floats(mask, "mask")  # says how to make a dense one
+    is_number = mask.dtype in _OF_MASKS
     is_shaped = mask.dim() == 4 and mask.shape[0] in (1, x.shape[0]) and mask.shape[1:] == (1, *x.shape[2:])
     if not (is_number and is_shaped):
         raise InputError(f"mask is {mask.dtype} {tuple(mask.shape)}; give floats or bool {wanted}")
     if mask.device != x.device:
         raise InputError(f"mask is on {mask.device}, and the images on {x.device}; bring all to one device")
-    if mask.is_cpu and not torch.compiler.is_compiling() and bool((mask < 0).any()):
-        raise InputError(f"mask has numbers below 0, the least {float(mask.min()):g}; give weights of 0 and more")
+    if mask.requires_grad and torch.is_grad_enabled():
+        raise InputError("mask requires a gradient, which goes to images alone; detach it")
+    if mask.is_cpu and not is_traced() and not bool(torch.isfinite(mask.float()).all() and (mask >= 0).all()):
+        least = float(mask.min())
+        found = f"numbers below 0, the least {least:g}" if least < 0 else "NaN or numbers beyond float32"
+        raise InputError(f"mask has {found}; give weights of 0 and more")

@@ -153,9 +153,9 @@ def linear_weights(path: str | Path | None = None) -> list[np.ndarray[Any, np.dt
         ) from error
     items = state.items() if isinstance(state, Mapping) else ()
     found = {
-        int(match[1]): np.asarray(value.float()).ravel()
+        int(match[1]): np.asarray(value.detach().float()).ravel()
         for name, value in items
-        if (match := _LINEAR.fullmatch(str(name)))
+        if isinstance(value, torch.Tensor) and (match := _LINEAR.fullmatch(str(name)))
     }
     missing = [f"lin{i}" for i, count in enumerate(CHANNELS) if i not in found or len(found[i]) != count]
     if missing:
@@ -190,7 +190,7 @@ def _check_backbone(model: Model) -> None:
             f"{model.name} has random weights ({found.reason}), and distances by them mean nothing; give torchvision's "
             f"VGG16, backbone='{BACKBONE}', or check_backbone=False"
         )
-    if found.kind == "unknown":
+    if found.arch != BACKBONE.rpartition("/")[2]:
         warnings.warn(
             f"{model.name}: {found.reason}, and LPIPS' linear weights belong to torchvision's VGG16: another "
             "network gives other distances; check_backbone=False says nothing",

@@ -173,11 +173,11 @@ def _scale_gradients(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Any, ...]:
             "gradient"
         )
     factor = slope.reshape(-1, 1, 1, 1) if slope.dim() else slope
-    found = once((to_x * factor).to(x.dtype), x, slope) if wants_x else None
+    found = once((to_x * factor).to(x.dtype), x, slope, *images) if wants_x else None
     others: list[Tensor | None] = [None] * len(images)
     if wants_images:
         (goal,) = images
-        others = [once(rows_of(to_images * factor, goal).to(goal.dtype), goal, slope)]
+        others = [once(rows_of(to_images * factor, goal).to(goal.dtype), goal, slope, x)]
     style, targets = ([None] * count for count in ctx.counts)
     return found, None, others, style, targets, *[None] * 4
 

@@ -50,15 +50,16 @@ class PerceptualLoss(KernelModule):
     mean, std: of each channel; images become (x - mean) / std inside.
 
     `forward(x, target, style=None, mask=None)` takes (N, C, H, W) tensors of any float type, normalised as the model
-    wants them, unless mean and std do that; target: images to compare with, of the same size, or what `targets` gave;
-    N of them, or one for all. style: other images for the style layers, of any size. mask: (N or 1, 1, H, W), 0 or
-    more: means over pixels are weighted by it, averaged over areas to the size of each layer; a layer where it is 0
-    everywhere gives 0. A float32 tensor comes back; with per_layer=True a pair of it and a dict of the term of each
-    layer, reduced likewise, those of style as "style.NAME". The gradient to x, to the target's images or to both is
-    computed together with the loss and belongs to the call: `backward` only scales it, so any number of losses may wait
-    for theirs. Each has the element type of its images; a second derivative is refused, and so is a gradient to kept
-    targets or to style images. Masks, per_layer, "fro", style by "l1", and a gradient to a target beside style images
-    take longer: features leave the engine there, and torch's elementwise operators compare them.
+    wants them, unless mean and std do that; target: images to compare with, of the same size, or what `targets` gave; N
+    of them, or one for all. style: other images for the style layers, of any size, as the target has where style alone
+    is compared. mask: (N or 1, 1, H, W), 0 or more: means over pixels are weighted by it, averaged over areas to the
+    size of each layer; a layer where it is 0 everywhere gives 0. A float32 tensor comes back; with per_layer=True a
+    pair of it and a dict of the term of each layer, reduced likewise, those of style as "style.NAME". The gradient to
+    x, to the target's images or to both is computed together with the loss and belongs to the call: `backward` only
+    scales it, so any number of losses may wait for theirs. Each has the element type of its images; a second derivative
+    is refused, and so is a gradient to kept targets or to style images. Masks, per_layer, "fro", style by "l1", and a
+    gradient to a target beside style images take longer: features leave the engine there, and torch's elementwise
+    operators compare them.
 
     Tensors on the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody
     waits for them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same
@@ -165,12 +166,7 @@ class PerceptualLoss(KernelModule):
         require = require_recorded if needs_operator else require_floats
         require(x, "x")
         targets = tuple(target) if isinstance(target, tuple | list) else ()
-        for given in (*targets, style):
-            if isinstance(given, torch.Tensor) and given.requires_grad and has_gradient:
-                raise InputError(
-                    "a kept target or a style requires a gradient, which goes to x and to the target's images alone; "
-                    "detach it"
-                )
+        _require_no_gradient(targets, style)
         for given in targets:
             require(given, "a target")
         images: Any = None if isinstance(target, tuple | list) else target
@@ -181,8 +177,11 @@ class PerceptualLoss(KernelModule):
             raise InputError("there are no images to compare with; give images, style or both")
         precision = under_autocast(self.precision, x.device.type)
         wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
-        if self._is_general or mask is not None or (wants[1] and style is not None):
+        is_apart = style is not None or self._has_other_size(x, images)
+        if self._is_general or mask is not None or (wants[1] and is_apart):
             return self._by_layers(x, images, style, targets, mask, scaling)
+        if is_apart and style is None:  # a program for images and images has them of one size
+            images, style = None, images
         if needs_operator:
             lists = ([] if given is None else [given] for given in (images, style))
             return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
@@ -292,8 +291,16 @@ class PerceptualLoss(KernelModule):
         if images is None and self._has_content:
             raise InputError("images to compare with are missing; give images, and style where layers have one")
         require_one_device(x, (style,))
+        if style is not None and style.dim() == _IMAGES and style.shape[0] not in (1, x.shape[0]):
+            raise InputError(f"style has {style.shape[0]} images, and x has {x.shape[0]}; give as many, or one for all")
         if images is not None:
             self._require_pair(x, images)
+
+    def _has_other_size(self, x: torch.Tensor, images: torch.Tensor | None) -> bool:
+        """Return whether style alone is compared, and images for that are of another size than x."""
+        if images is None or self._has_content or self._is_channels_last:
+            return False
+        return x.dim() == images.dim() == _IMAGES and bool(x.shape[2:] != images.shape[2:])
 
     def _require_pair(self, x: torch.Tensor, images: torch.Tensor) -> None:
         """Raise InputError for images of another size or number than x; of style alone any size is compared."""
@@ -340,9 +347,23 @@ def _distance(distance: str, criterion: str | None, reduction: str) -> Any:
         if reduction == "none":
             raise InputError("criterion 'fro' is one norm of all images; leave reduction='none' out, or use 'l1', 'l2'")
         return "norm"
-    if criterion not in CRITERIA:
+    if not isinstance(criterion, str) or criterion not in CRITERIA:
         raise InputError(f"criterion {shown(criterion)} is not known; accepted: {', '.join((*CRITERIA, 'fro'))}")
     return CRITERIA[criterion]
+
+
+def _require_no_gradient(targets: Targets, style: object) -> None:
+    """Raise InputError for kept targets or a style that require a gradient, and for both of them in one call."""
+    for given in (*targets, style):
+        if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                "a kept target or a style requires a gradient, which goes to x and to the target's images alone; "
+                "detach it"
+            )
+    if targets and style is not None:
+        raise InputError(
+            "kept targets and style images are given; keep both, targets(images, style), and give these alone"
+        )
 
 
 def _empty_gradient(given: torch.Tensor, x: torch.Tensor, scaling: int) -> torch.Tensor:
@@ -389,12 +410,17 @@ class _Pair(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, y, to_x, to_y = ctx.saved_tensors
-        found_x = None if to_x is None else _scaled(to_x, slope, ctx.factor, x)
-        return found_x, None if to_y is None else _scaled(to_y, slope, ctx.factor, y), None, None, None
+        found_x = None if to_x is None else _scaled(to_x, slope, ctx.factor, x, *(() if y is None else (y,)))
+        return found_x, None if to_y is None else _scaled(to_y, slope, ctx.factor, y, x), None, None, None
 
 
-def _scaled(gradient: torch.Tensor, slope: torch.Tensor, scale: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """Return the gradient to images x: that of the run, times the slope of the loss and that of the normalisation."""
+def _scaled(
+    gradient: torch.Tensor, slope: torch.Tensor, scale: torch.Tensor | None, x: torch.Tensor, *others: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient to images x: that of the run, times the slope of the loss and that of the normalisation.
+
+    others: what it depends on, too.
+    """
     factor = slope.view(-1, 1, 1, 1) if slope.dim() else slope
     if scale is not None:
         factor = factor * scale
@@ -402,6 +428,6 @@ def _scaled(gradient: torch.Tensor, slope: torch.Tensor, scale: torch.Tensor | N
         return rows_of(gradient * factor, x).to(x.dtype)
     factor = factor.detach()
     if x.shape[0] != gradient.shape[0]:
-        return once(rows_of(gradient * factor, x).to(x.dtype), x, slope)
+        return once(rows_of(gradient * factor, x).to(x.dtype), x, slope, *others)
     scaled = torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=x.dtype))  # one kernel
-    return once(scaled, x, slope)
+    return once(scaled, x, slope, *others)

@@ -60,7 +60,7 @@ def _vector(name: str, given: Any, channels: int | None) -> list[float]:
     """Return the numbers of each channel. Raises InputError for what are none."""
     try:
         found = np.asarray(given, np.float64).reshape(-1)  # BasicSR and others keep them as (1, 3, 1, 1)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor that requires a gradient
         found = np.full(1, np.nan)
     if not np.isfinite(found).all() or found.size == 0 or channels not in (None, found.size):
         wanted = f"{channels} finite numbers" if channels else "a finite number for each channel"

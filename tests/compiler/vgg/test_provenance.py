@@ -21,7 +21,7 @@ from vgg16gpu.zoo.generate import make_vgg
 
 Arrays = dict[str, Any]
 
-PUBLISHED = Provenance("torchvision", "its conv1_1 has the numbers that are published of torchvision's vgg16")
+PUBLISHED = Provenance("torchvision", "its conv1_1 has the numbers that are published of torchvision's vgg16", "vgg16")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_pth_file_is_known_by_its_bytes_whatever_its_name(
     digits = hashlib.sha256(renamed.read_bytes()).hexdigest()[:8]
     monkeypatch.setitem(module._DIGITS, digits, "vgg11_bn-6002323d.pth")
     assert provenance(held(other, renamed)) == Provenance(
-        "torchvision", "its SHA-256 is that of torchvision's vgg11_bn-6002323d.pth"
+        "torchvision", "its SHA-256 is that of torchvision's vgg11_bn-6002323d.pth", "vgg11_bn"
     )
     renamed.write_bytes(safetensors(known))
     assert provenance(held(known, renamed)) == PUBLISHED  # other bytes under the same name are read anew

@@ -160,6 +160,9 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
         ):
             with pytest.raises(InputError, match=words):
                 engine.value(images_given, targets)
+        for gradients in (3, True, 1.0, np.array([1, 2])):
+            with pytest.raises(InputError, match=r"gradients .*: give 0, 1 for that to x, or 2 for those to both"):
+                engine.compare(x, x, gradients=gradients)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="images to compare with are missing"):
             engine.targets(style=x)
         with pytest.raises(ModelError, match="does not fit"):

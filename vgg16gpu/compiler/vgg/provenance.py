@@ -68,10 +68,14 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Whose weights a model has. reason: how that is known, a clause that goes on behind the model's name."""
+    """Whose weights a model has. reason: how that is known, a clause that goes on behind the model's name.
+
+    arch: which of torchvision's nets, "vgg16" say; None of others.
+    """
 
     kind: Literal["torchvision", "random", "unknown"]
     reason: str
+    arch: str | None = None
 
 
 def provenance(model: Model) -> Provenance:
@@ -84,9 +88,10 @@ def provenance(model: Model) -> Provenance:
     if model.is_random:
         return Provenance("random", f"its metadata says '{RANDOM_NOTE}'")
     if model.is_on_disk and model.path.suffix.lower() in PICKLED and (name := _hub_name(model.path)):
-        return Provenance("torchvision", f"its SHA-256 is that of torchvision's {name}")
+        return Provenance("torchvision", f"its SHA-256 is that of torchvision's {name}", name.partition("-")[0])
     if _has_published_numbers(model):
-        return Provenance("torchvision", "its conv1_1 has the numbers that are published of torchvision's vgg16")
+        reason = "its conv1_1 has the numbers that are published of torchvision's vgg16"
+        return Provenance("torchvision", reason, "vgg16")
     return Provenance("unknown", "nothing in it says whose weights it has")
 
 

@@ -83,7 +83,7 @@ def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:
     """Raises InputError for a weight that is none."""
     try:
         found = np.asarray(weight, np.float32)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor that requires a gradient
         found = np.full(1, np.nan, np.float32)
     if np.isfinite(found).all() and found.ndim == 0:
         return Term(output, kind, float(found))

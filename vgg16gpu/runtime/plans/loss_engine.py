@@ -199,7 +199,7 @@ class LossEngine(Closing):
         gradients: 1 adds that to x, 2 those to x and to y, in the shape of these. Style layers compare the same images.
         mean, stream, out, wait: as for `value`. Raises InputError where x and y have not the same shape.
         """
-        if isinstance(gradients, bool) or gradients not in (0, 1, 2):
+        if isinstance(gradients, bool) or not isinstance(gradients, int | np.integer) or gradients not in (0, 1, 2):
             raise InputError(f"gradients {shown(gradients)}: give 0, 1 for that to x, or 2 for those to both")
         if is_on_device(x):
             return self._compared_on_device(x, y, Asked(stream, None, out, wait), gradients, mean=mean)[0]
