@@ -31,10 +31,9 @@ class BasicSRLoss(torch.nn.Module):  # type: ignore[misc]  # noqa: D101
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
-        sys.exit(__doc__)
-    pixels = np.stack([np.asarray(Image.open(path).convert("RGB"), np.float32) / 255 for path in sys.argv[2:4]])
+    _, model, *paths = sys.argv if len(sys.argv) == 4 else sys.exit(__doc__)
+    pixels = np.stack([np.asarray(Image.open(path).convert("RGB"), np.float32) / 255 for path in paths])
     x, gt = torch.from_numpy(pixels).permute(0, 3, 1, 2).split(1)
-    percep, style = BasicSRLoss({"conv5_4": 1.0}, sys.argv[1], style_weight=1.0)(x.requires_grad_(), gt)
+    percep, style = BasicSRLoss({"conv5_4": 1.0}, model, style_weight=1.0)(x.requires_grad_(), gt)
     (percep + style).backward()
     print(f"perceptual {percep:.4g}, style {style:.4g}, norm of the gradient {x.grad.norm():.4g}")
