@@ -164,7 +164,7 @@ def _lpips(content: Content) -> str:
 
 
 def _digits(content: Content) -> str:
-    """How far each way's gradients are from float64."""
+    """Return how far each way's gradients are from float64."""
     ways = [f"{name} {way['gradient']:.1e}" for name, way in content["digits"].items()]
     return ", ".join(ways + [f"{len(content['faults'])} failures"] * bool(content["faults"]))
 

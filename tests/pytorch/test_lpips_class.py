@@ -100,7 +100,7 @@ def test_the_linear_weights_are_theirs(torch: Any) -> None:
 
 
 def test_values_and_both_gradients(torch: Any, theirs: Any, ours: Any) -> None:
-    """Of pairs with a median, as a ReLU may flip where a value is nearly 0."""
+    """Compare pairs by their median, as a ReLU may flip where a value is nearly 0."""
     distances = []
     for seed in range(3):
         x, y = pictures(torch, seed=seed)
@@ -206,7 +206,7 @@ def test_checkpoints_copies_and_averages(torch: Any, theirs: Any, ours: Any, tmp
 
 
 def test_one_graph(torch: Any, ours: Any) -> None:
-    """Of the plain call, and of the layers' values, with both gradients."""
+    """Compare the plain call, and the layers' values, with both gradients."""
     x, y = pictures(torch, (1, 3, 16, 16))
     for compute in (lambda x, y: ours(2 * x, y), lambda x, y: ours(x, y, True, True)[1][2]):
         torch._dynamo.reset()

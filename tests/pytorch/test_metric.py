@@ -39,7 +39,7 @@ def test_parameters_are_theirs(classes: Any) -> None:
 
 
 def test_values_and_gradients(torch: Any, classes: Any) -> None:
-    """Of several batches, each reduction, and of the call itself, which is differentiable."""
+    """Compare several batches, each reduction, and the call itself, which is differentiable."""
     theirs, ours = classes[0](net_type="vgg"), classes[1](check_backbone=False)
     theirs.net.double()
     x, y = pictures(torch)

@@ -104,7 +104,8 @@ def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: 
 
     A CPU would compute everything in fp32; here it takes what a card would.
     """
-    from vgg16gpu.pytorch import Features, PerceptualLoss, features, perceptual_loss
+    from vgg16gpu.pytorch import Features, PerceptualLoss
+    from vgg16gpu.pytorch import precision as rule
 
     asked: list[str] = []
 
@@ -113,8 +114,7 @@ def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: 
         asked.append(precision)
         return "fp32" if precision == "torch" else precision
 
-    for place in (features, perceptual_loss):
-        monkeypatch.setattr(place, "resolve", choose)
+    monkeypatch.setattr(rule, "resolve", choose)
     layers_apart = kind == "layers"
     module: Any = (
         Features(model, "relu2_2") if kind == "features" else PerceptualLoss(model, LAYERS, per_layer=layers_apart)

@@ -1,4 +1,4 @@
-"""What tests ask for again and again, remembered by this process.
+"""Remember in this process what tests ask for again and again.
 
 Names of compiled kernels in the cache: a search lists the whole folder, which has more than a thousand entries.
 Versions of packages and the commit of this checkout, which every record holds: the files of twenty packages, and git.

@@ -13,7 +13,7 @@ from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.pytorch.module import KernelModule
-from vgg16gpu.pytorch.precision import TORCH, check_precision, resolve, under_autocast
+from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
 from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_recorded
 from vgg16gpu.pytorch.views import current_stream, name_of, on_host, taken, view
 from vgg16gpu.runtime.engine import Engine
@@ -183,9 +183,7 @@ class Features(KernelModule):
 
     def _engine(self, device: torch.device, asked: str | None = None) -> Engine:
         """Return the engine of a device. asked: as `under_autocast` has it; None: what it is now."""
-        precision = self.precision
-        if precision == TORCH:
-            precision = resolve(asked or under_autocast(TORCH, device.type), device)
+        precision = chosen(self.precision, asked, device)
         found = self._engines.get((device, precision))
         if found is None:
             found = self._engines[device, precision] = Engine(

@@ -7,7 +7,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 import torch
 
-from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
@@ -17,7 +16,7 @@ from vgg16gpu.pytorch.layer_terms import LayerTerms, require_mask
 from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
 from vgg16gpu.pytorch.module import KernelModule
 from vgg16gpu.pytorch.operators import rows_of
-from vgg16gpu.pytorch.precision import TORCH, check_precision, resolve, under_autocast
+from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
 from vgg16gpu.pytorch.scaling import scalings_of
 from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
@@ -25,7 +24,7 @@ from vgg16gpu.pytorch.views import name_of
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
-from vgg16gpu.runtime.plans.opening import check_memory_bound, warn_of_random_weights
+from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
 
 REDUCTIONS: Final = ("mean", "sum", "none")
 CRITERIA: Final[Mapping[str, Distance]] = {"l1": "absolute", "l2": "squared"}  # and "fro", which no kernel has
@@ -92,8 +91,7 @@ class PerceptualLoss(KernelModule):
         self._model = Model.of(model)
         check_precision(precision, PRECISIONS)
         check_memory_bound(memory)
-        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
-            raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
+        check_batch(batch)
         by_engine: Distance = "squared" if kind == "norm" else kind
         self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": by_engine, "batch": batch}
         self._options |= {"memory": memory}
@@ -327,9 +325,7 @@ class PerceptualLoss(KernelModule):
 
     def _runs(self, device: torch.device, asked: str | None = None) -> LossRuns:
         """Return what runs on a device. asked: as `under_autocast` has it; None: what it is now."""
-        precision = self.precision
-        if precision == TORCH:
-            precision = resolve(asked or under_autocast(TORCH, device.type), device)
+        precision = chosen(self.precision, asked, device)
         found = self._engines.get((device, precision))
         if found is None:
             engine = LossEngine(self._model, device=name_of(device), precision=precision, **self._options)

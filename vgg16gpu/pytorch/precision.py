@@ -39,6 +39,14 @@ def under_autocast(precision: str, device_type: str) -> str:
     return _AUTOCAST.get(torch.get_autocast_dtype(device_type), TORCH)
 
 
+def chosen(precision: str, asked: str | None, device: torch.device) -> str:
+    """Return what a module of this precision computes in on a device: "fp32", "fp16", "bf16" or "int8".
+
+    asked: as `under_autocast` had it when the call came; None: as it is now.
+    """
+    return precision if precision != TORCH else resolve(asked or under_autocast(TORCH, device.type), device)
+
+
 def resolve(precision: str, device: torch.device) -> str:
     """Return what to compute in on a device: "fp32", "fp16" or "bf16".
 

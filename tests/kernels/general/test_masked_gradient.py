@@ -89,7 +89,7 @@ def masked(
     limits: Limits | None = None,
     precision: str = "fp32",
 ) -> Array:
-    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero.
+    """Return what the kernel gives, (N, C, H, W); what it stores behind the channels must be zero.
 
     growth: of what reads an `out` of float16 or pairs. factors: gets those of its images, those of results, and maxima.
     """
@@ -271,7 +271,7 @@ def check_scaled(device: Device, x: Operand, *gradients: Operand, pools: bool, o
 
 
 def test_images_without_a_power(device: Device) -> None:
-    """Of zeros and of what is no number the factor is 1; only zeros are in range."""
+    """Leave zeros, and what is no number, a factor of 1; only zeros are in range."""
     x = Operand(np.ones((4, 4, 4, 4), np.float32))
     numbers = np.ones((4, 4, 4, 4), np.float32)
     numbers[0], numbers[1, 3, 1, 1], numbers[2, 0, 0, 0] = 0, np.nan, -np.inf

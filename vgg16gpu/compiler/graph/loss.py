@@ -112,7 +112,7 @@ def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: 
 
 
 def _twin_of(source: GraphInput, ops: Sequence[Op], back: Backward) -> tuple[tuple[Op, ...], dict[str, str]]:
-    """The same ops for another input, and the names there of the input and of every value."""
+    """Return the same ops for another input, and the names there of the input and of every value."""
     names: dict[str, str] = {}
     for name in (source.name, *(op.y for op in ops)):
         names[name] = back.fresh(f"{name}/of target")
@@ -133,7 +133,7 @@ class _Way:
 def _joined(
     back: Backward, forward: Sequence[Op], ways: Sequence[_Way], gradient: bool
 ) -> tuple[tuple[Op, ...], tuple[str, ...]]:
-    """All ops in order, and the outputs: forward, and back if that is wanted; each term right before who reads it.
+    """Return all ops in order, and the outputs: forward, and back if wanted; each term right before its reader.
 
     So a term's gradient takes room for as long as one step. Without gradients terms stand behind their features.
     """
@@ -153,7 +153,7 @@ def _joined(
 
 
 def _behind(forward: Sequence[Op], way: _Way) -> list[Op]:
-    """The ops, and the terms behind the last op that they wait for, while the caches have its result."""
+    """Return the ops, and the terms behind the last op that they wait for, while the caches have its result."""
     places = {op.y: place for place, op in enumerate(forward, 1)}
     terms: dict[int, list[Op]] = {}
     for made in way.found:
@@ -186,7 +186,7 @@ def _feature(graph: Graph, term: Term, shapes: Mapping[str, Shape]) -> str:
 
 
 def _compared(back: Backward, term: Term, feature: str, other: str | None, gradient: bool) -> _Compared:
-    """A term of a feature and a target: that of `other`, a value like the feature, or without one from outside."""
+    """Add a term of a feature and a target: that of `other`, a value like the feature, or without one from outside."""
     ops: list[Op] = []
     is_gram = term.kind == "gram"
     compared = _add(back, ops, Gram, feature, "gram") if is_gram else feature

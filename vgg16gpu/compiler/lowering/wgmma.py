@@ -49,6 +49,11 @@ def y_element(layer: Layer[Op]) -> Element:
     return Element.S8 if layer.quantised.y.signed else Element.U8
 
 
+def stored_element(layer: Layer[Op]) -> Element:
+    """Return what a convolution stores y as: float16 that a loss compares with what its rounding has left."""
+    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
+
+
 def stores_pairs(layer: Layer[Op]) -> bool:
     """Whether values of float32 are stored as pairs of float16, where some op on tensor cores has them."""
     return layer.precision == "fp32" and has_wgmma(layer.facts)

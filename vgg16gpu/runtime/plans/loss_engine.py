@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model, ModelSource
@@ -26,7 +25,7 @@ from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, 
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
-from vgg16gpu.runtime.plans.opening import check_memory_bound, warn_of_random_weights
+from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
 
 
 class LossEngine(Closing):
@@ -75,8 +74,7 @@ class LossEngine(Closing):
         memory: int | None = None,
     ) -> None:
         self.model = Model.of(model)
-        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
-            raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
+        check_batch(batch)
         check_memory_bound(memory)
         self._compared = Comparison.of(self.model, layers, style, distance)
         warn_of_random_weights(self.model)

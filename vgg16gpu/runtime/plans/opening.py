@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakSet
 
+from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape
 from vgg16gpu.compiler.graph.ops import Graph
@@ -50,6 +51,12 @@ def check_memory_bound(memory: Any) -> None:
     """Raise InputError for what is neither a number of bytes nor None."""
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
         raise InputError(f"memory {shown(memory)}: give a number of bytes, or None for half of what is free")
+
+
+def check_batch(batch: Any) -> None:
+    """Raise InputError for what is no number of images that are computed at once."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+        raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
 
 
 def warn_of_random_weights(model: Model) -> None:

@@ -27,6 +27,7 @@ from vgg16gpu.compiler.lowering.wgmma import (
     feature_map,
     finish_bytes,
     pack_raw,
+    stored_element,
     y_element,
 )
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -105,11 +106,6 @@ def problem_of(layer: Layer[Conv]) -> FirstProblem:
 def _product_element(layer: Layer[Conv]) -> Element:
     """What pixels and weights are multiplied as: where fp16 has to have TF32's digits all of float32, as there."""
     return Element.F16_PAIR if layer.keeps_digits else y_element(layer)
-
-
-def _stored_element(layer: Layer[Conv]) -> Element:
-    """What y is stored as; float16 that is compared with what its rounding has left."""
-    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
 def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
@@ -282,5 +278,5 @@ LOWERING = InputLowering(
     family="wgmma",
     priority=1,  # before conv_wgmma, which can compute a first layer, too
     supports=supports,
-    gives=lambda layer, _: _stored_element(layer),
+    gives=lambda layer, _: stored_element(layer),
 )

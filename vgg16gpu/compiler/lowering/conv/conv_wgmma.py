@@ -44,9 +44,9 @@ from vgg16gpu.compiler.lowering.wgmma import (
     is_wide,
     pack_pairs,
     pack_raw,
+    stored_element,
     whole_tiles,
     x_element,
-    y_element,
 )
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
@@ -141,14 +141,9 @@ def problem_of(layer: Layer[Conv]) -> ConvProblem:
     """The convolution of a layer."""
     batch, channels, height, width = layer.x_shape
     op = layer.op
-    element, out_element = x_element(layer), _stored_element(layer)
+    element, out_element = x_element(layer), stored_element(layer)
     stored = element.padded(channels), whole_tiles(out_element.padded(op.weight.shape[0]))
     return ConvProblem(batch, height, width, *stored, element, out_element, op.pool, op.kept is not None)
-
-
-def _stored_element(layer: Layer[Conv]) -> Element:
-    """What y is stored as: float16 that is compared with what its rounding has left, so that losses have its digits."""
-    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
 def promote_taps(channels: int) -> int:
@@ -182,7 +177,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     bias = unread = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         packed = pack_raw(op.weight, in_file, element, block, arena)
-        if _stored_element(layer) is Element.F16_PAIR and layer.y_scaling:  # by ones
+        if stored_element(layer) is Element.F16_PAIR and layer.y_scaling:  # by ones
             unread = layer.y_scaling.scale
         return ConvWeights(packed, bias=bias, dequant=unread, out_scale=unread)
     assert layer.x_scaling is not None  # pairs have scales
@@ -312,6 +307,6 @@ LOWERING = Lowering(
     family="wgmma",
     supports=supports,
     takes=lambda layer: (x_element(layer),),
-    gives=lambda layer, _: _stored_element(layer),
+    gives=lambda layer, _: stored_element(layer),
     keeps=True,
 )
