@@ -15,7 +15,6 @@ import result_tables
 from result_tables import (
     load,
     lpips_short_table,
-    lpips_steps,
     lpips_table,
     plain_table,
     report_table,
@@ -53,7 +52,7 @@ def short() -> str:
     """Return README's block: a table, and what is to be known of it."""
     (bench,) = records(CARDS[:1])
     public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
-    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(_lpips())}"
+    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(load(LPIPS))}"
 
 
 def whole() -> str:
@@ -62,11 +61,6 @@ def whole() -> str:
     if swept := records(sorted(path.name for path in result_tables.RESULTS.glob("sweep-*.json"))):
         parts.append(sweep_table(swept))
     return "\n".join([*parts, report_table(load("testbench-h200.json"), load("testbench-cpu.json"))])
-
-
-def _lpips() -> Content:
-    """Return ours and the peers of a step of LPIPS."""
-    return lpips_steps(load(LPIPS), load(LPIPS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         README: short(),
         PERFORMANCE: whole(),
         KERNELS: plain_table(load(PLAIN)),
-        LOSSES: lpips_table(_lpips()),
+        LOSSES: lpips_table(load(LPIPS)),
     }
     return max(_write(page, block, check=check) for page, block in blocks.items())
 

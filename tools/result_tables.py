@@ -307,16 +307,6 @@ def _named_layers(layers: Sequence[Content]) -> Iterator[tuple[str, list[Content
             yield f"fc{fc}, {shape}", [layer]
 
 
-def lpips_steps(record: Content, peers: Content) -> Content:
-    """Return ours of a record of testbench/measure/lpips_step.py, and its peers of another one, as one record.
-
-    `peers_environment` says where these were.
-    """
-    ours = [step for step in record["lpips"] if step["by"].startswith(NAME)]
-    others = [step for step in peers["lpips"] if not step["by"].startswith(NAME)]
-    return {**record, "lpips": [*ours, *others], "peers_environment": peers["environment"]}
-
-
 def lpips_table(record: Content) -> str:
     """Return a row for each way of a record of testbench/measure/lpips_step.py, and a column for each form and size.
 
@@ -337,10 +327,9 @@ def lpips_table(record: Content) -> str:
         label = f"**{by}**" if by.startswith(NAME) else by
         text += row(label, cells)
     where = record["environment"]
-    peers = {"environment": record.get("peers_environment", where)}
     return (
-        f"{text}\nOne {where['device']['name']}, torch {where['versions']['torch']}, ours measured {_when(record)}, "
-        f"torch {_when(peers)}; of torch the faster order of memory.\n"
+        f"{text}\nOne {where['device']['name']}, torch {where['versions']['torch']}, measured {_when(record)}; "
+        "of torch the faster order of memory.\n"
     )
 
 
