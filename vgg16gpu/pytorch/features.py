@@ -39,11 +39,11 @@ class Features(KernelModule):
     a GPU there, to float32, float16 or bfloat16 as the precision or autocast says, channels_last: what the kernels
     store. Without autocast "torch" gives float32. Engines for each device and precision are built when needed.
     `backward` gives the gradient in the element type of the input; a second derivative is refused. It
-    computes the values once more.
+    computes the values once more. NaN in an image becomes NaN in what reads it, as in torch's layers.
 
-    On a GPU the work goes on the current stream, and nobody waits for it: what `Engine.run` would raise is NaN in the
-    rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has run for the same size
-    before, and `torch.compile` keeps it in one graph.
+    On a GPU the work goes on the current stream, and nobody waits for it: an image for which `Engine.run` would raise
+    in fp16, as its values leave the range, has NaN in its rows, and `check` raises it. One may capture it in a CUDA
+    graph once it has run for the same size before, and `torch.compile` keeps it in one graph.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `Engine` does.
     """
@@ -194,5 +194,6 @@ class Features(KernelModule):
                 batch=self._batch,
                 memory=self._memory,
                 gradient=self._is_differentiable,
+                allow_nonfinite=True,  # as torch's layers do, and as runs on a GPU do that nobody waits for
             )
         return found

@@ -117,8 +117,8 @@ class LayerTerms:
         weight = self._weights.at(index, f.device)
         if self._kind == "unit":
             return (weight * (_unit(f) - _unit(t)).square()).sum(1, keepdim=True)
-        difference = f - t
-        return weight * (difference.abs() if self._kind == "absolute" else difference.square()).mean(1, keepdim=True)
+        distances = _magnitude(f - t) if self._kind == "absolute" else (f - t).square()
+        return weight * distances.mean(1, keepdim=True)
 
     def _norm(self, index: int, difference: torch.Tensor) -> torch.Tensor:
         """Return the weighted Frobenius norm, (1,)."""
@@ -132,7 +132,7 @@ class LayerTerms:
         difference = ours - theirs
         if self._gram_kind == "norm":
             return torch.linalg.vector_norm(difference).view(1)
-        means = (difference.abs() if self._gram_kind == "absolute" else difference.square()).mean((1, 2))
+        means = (_magnitude(difference) if self._gram_kind == "absolute" else difference.square()).mean((1, 2))
         return masks.without_empty(means, found.x[name])
 
 
@@ -167,6 +167,11 @@ class _Masks:
 
 def _unit(value: torch.Tensor) -> torch.Tensor:
     return value * (EPSILON + value.square().sum(1, keepdim=True)).rsqrt()
+
+
+def _magnitude(difference: torch.Tensor) -> torch.Tensor:
+    """Return the magnitudes of differences; the slope of NaN is NaN, as in our kernels, where that of `abs` is 0."""
+    return difference.abs() * torch.where(difference.isnan(), difference.detach(), 1.0)
 
 
 def _as_map(kept: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
