@@ -80,6 +80,23 @@ def test_an_entry_that_the_check_refuses_is_rebuilt() -> None:
     assert fetch(old) == found.path
 
 
+def test_a_lookup_lists_no_folder_again_and_sees_what_others_did_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, listings = Builder(), []
+    path = fetch(builder)
+    names = own_files.OwnFolder.names
+    monkeypatch.setattr(own_files.OwnFolder, "names", lambda folder: listings.append(folder) or names(folder))
+    assert [fetch(builder) for _ in range(3)] == [path] * 3
+    assert (builder.calls, listings) == (1, [])
+    path.unlink()
+    assert fetch(builder) == path
+    assert builder.calls == 2
+    another = path.with_name(f"{'0' * 32}{path.name[32:]}")
+    another.write_bytes(b"compiled")
+    monkeypatch.setattr(KernelCache, "_key", lambda *_: "0" * 32)
+    assert fetch(builder) == another
+    assert builder.calls == 2
+
+
 def test_an_interrupted_build_leaves_nothing_that_counts(folder: Path) -> None:
     def interrupted(path: Path) -> None:
         path.write_bytes(b"half")

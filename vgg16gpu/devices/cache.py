@@ -18,9 +18,10 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from vgg16gpu.devices.own_files import OwnFolder, UntrustedError, open_own_folder
 from vgg16gpu.errors import KernelError
@@ -36,6 +37,7 @@ _REFUSED = (
 _log = logging.getLogger(__name__)
 _fallbacks: dict[Path, Path] = {}  # refused folder -> what stands in for it in this process
 _fallback_lock = threading.Lock()
+_listed: WeakKeyDictionary[OwnFolder, dict[str, list[str]]] = WeakKeyDictionary()  # names by key, as last seen
 
 
 class CacheEntry(NamedTuple):
@@ -223,13 +225,31 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _find(folder: OwnFolder, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> Found | None:
-    """A sound entry of this key; others are removed on the way."""
-    try:
-        names = folder.names()
-    except OSError:
-        return None
-    for name in names:
-        if not (name.startswith(f"{key}-") and name.endswith(suffix)):
+    """Return a sound entry of this key; others are removed on the way.
+
+    The folder is listed once in a process, and again for a key that the last listing lacks.
+    """
+    return _sound(folder, _listed.get(folder, {}), key, suffix, check) or _sound(
+        folder, _list(folder), key, suffix, check
+    )
+
+
+def _list(folder: OwnFolder) -> dict[str, list[str]]:
+    """Return the names of entries by their keys, and keep them for lookups to come."""
+    names: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            names.setdefault(name.partition("-")[0], []).append(name)
+    _listed[folder] = names
+    return names
+
+
+def _sound(
+    folder: OwnFolder, names: Mapping[str, Sequence[str]], key: str, suffix: str, check: Callable[[bytes], bool] | None
+) -> Found | None:
+    """Return the first of these entries that is sound; remove those before it."""
+    for name in names.get(key, ()):
+        if not name.endswith(suffix):
             continue
         content = folder.read(name)
         if content is not None and name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
@@ -272,6 +292,7 @@ def _store(folder: OwnFolder, key: str, suffix: str, build: Callable[[Path], Non
         target = f"{key}-{_digest(content)}{suffix}"
         _log.debug("put into the kernel cache: %s", folder.path / target)
         folder.rename(temporary.name, target)
+        _listed.setdefault(folder, {})[key] = [target]
     except OSError as error:
         raise KernelError(
             f"cannot store a compiled kernel in {folder.path}: {error.strerror or error}; delete that folder, or set "
