@@ -8,9 +8,10 @@ from typing import Any, Final
 import torch
 
 from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.input_size import least_sides, require_image_size
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
-from vgg16gpu.errors import InputError
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.pytorch.module import KernelModule
 from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
@@ -23,6 +24,7 @@ from vgg16gpu.runtime.plans.opening import check_memory_bound
 DIFFERENTIABLE: Final = gradients.PRECISIONS
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _KEPT: Final = 256  # shapes of images
+_OF_IMAGES: Final = 4  # dimensions
 
 
 class Features(KernelModule):
@@ -68,6 +70,7 @@ class Features(KernelModule):
         item = self._graph.input
         self._file_shape = item.in_file((*item.shape[:2], None, None) if item.is_open_in_size else item.shape)
         self._channel_axis = -1 if item.channels_last else 1
+        self._least = least_sides(self._graph) if len(item.shape) == _OF_IMAGES else None
         check_memory_bound(memory)
         self._batch, self._memory = batch, memory
         self._engines: dict[tuple[torch.device, str], Engine] = {}
@@ -88,6 +91,7 @@ class Features(KernelModule):
         needs_operator = is_traced()
         (require_recorded if needs_operator else require_floats)(x, "the input")
         self._require_shape(x)
+        self.require_size(x)
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
         if wants_gradient and not self._is_differentiable:
             raise InputError(
@@ -136,7 +140,11 @@ class Features(KernelModule):
         is_open = not all(isinstance(dim, int) for dim in shape)
         if not is_open and shape in self._shapes:
             return self._shapes[shape]
-        found = infer_shapes(self._graph, shape)
+        try:
+            found = infer_shapes(self._graph, shape)
+        except ModelError:
+            self._require_fit(shape)
+            raise
         shapes = [found[name] for name in self._graph.outputs]
         if not is_open:
             if len(self._shapes) >= _KEPT:
@@ -165,11 +173,33 @@ class Features(KernelModule):
         engine.vjp(view(given), list(map(view, slopes)), out=view(found), stream=current_stream(x.device), wait=False)
         return found.to(x.dtype)
 
+    def require_size(self, x: torch.Tensor) -> None:
+        """Raise InputError for images that are smaller than the model takes them; others of a wrong shape may pass.
+
+        A compiler that records calls keeps two comparisons; an operator that raised would be its own error there.
+        """
+        if self._least is None or not self._is_shaped(x):
+            return
+        first = 1 if self._channel_axis < 0 else 2
+        if x.shape[first] < self._least[0] or x.shape[first + 1] < self._least[1]:
+            self._require_fit(tuple(x.shape))
+
+    @torch.compiler.disable  # it ends in an error nearly always, and no compiler follows the shapes of our graph
+    def _require_fit(self, shape: tuple[int, ...]) -> None:
+        """Raise InputError for images of a size that the model does not fit."""
+        if len(shape) == _OF_IMAGES:
+            require_image_size(self._graph, *map(int, shape[1:3] if self._channel_axis < 0 else shape[2:]))
+
+    def _is_shaped(self, x: torch.Tensor) -> bool:
+        """Return whether images have the model's rank and number of channels."""
+        wanted = self._file_shape
+        return x.dim() == len(wanted) and wanted[self._channel_axis] in (None, x.shape[self._channel_axis])
+
     def _require_shape(self, x: torch.Tensor) -> None:
         """Raise InputError for another rank or another number of channels than the model's."""
-        wanted = self._file_shape
-        if x.dim() == len(wanted) and wanted[self._channel_axis] in (None, x.shape[self._channel_axis]):
+        if self._is_shaped(x):
             return
+        wanted = self._file_shape
         letters = "NHWC" if self._graph.input.channels_last else "NCHW"
         dims = ", ".join(str(dim or letter) for dim, letter in zip(wanted, letters, strict=False))
         batch = "; one image is a batch, too: x[None]" if x.dim() == len(wanted) - 1 else ""

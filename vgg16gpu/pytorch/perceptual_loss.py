@@ -181,6 +181,9 @@ class PerceptualLoss(KernelModule):
         if is_apart and style is None:  # a program for images and images has them of one size
             images, style = None, images
         if needs_operator:
+            for given in (x, images, style):
+                if given is not None:
+                    self._features.require_size(given)
             lists = ([] if given is None else [given] for given in (images, style))
             return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
         runs = self._runs(x.device, precision)

@@ -20,7 +20,7 @@ from vgg16gpu.compiler.graph.ops import (
     Shape,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.errors import ModelError
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
@@ -54,6 +54,14 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
     return _checked(graph, (*head, height, width))
 
 
+def require_image_size(graph: Graph, height: int, width: int) -> None:
+    """Raise InputError for images of a size, in pixels, that a graph does not fit: the images are at fault there."""
+    try:
+        resolve_input_shape(graph, graph.input.shape[0] or 1, (height, width))
+    except ModelError as error:
+        raise InputError(str(error)) from error
+
+
 def _check_size(graph: Graph, height: int, width: int) -> None:
     if max(height, width) > LARGEST_SIDE:
         raise ModelError(f"an image size of {shown((height, width))} is too large; give at most {LARGEST_SIDE} pixels")
@@ -64,7 +72,8 @@ def _check_size(graph: Graph, height: int, width: int) -> None:
             f"{height}x{width} is asked for; leave size out or export the model for that size"
         )
     if min(height, width) < 1:
-        raise ModelError(f"an image size of {height}x{width} is not possible; give positive numbers of pixels")
+        hint = _fitting_sizes(graph) or "give positive numbers of pixels"
+        raise ModelError(f"an image size of {height}x{width} is not possible; {hint}")
 
 
 def _first_fit(graph: Graph, head: Shape) -> Shape:
@@ -81,11 +90,19 @@ def _checked(graph: Graph, shape: Shape) -> Shape:
     try:
         infer_shapes(graph, shape)
     except ModelError as error:
-        fitting = next((other for other in _candidates(graph, shape[:2]) if fits(graph, other)), None)
-        hint = f"; {fitting[2]}x{fitting[3]} would fit" if fitting else ""
-        hint += ", or give outputs=[...] that end before it"
+        fitting = _fitting_sizes(graph)
+        hint = f"; {fitting}, or give outputs=[...] that end before it" if fitting else ""
         raise ModelError(f"image size {shape[2]}x{shape[3]} (height x width) does not fit: {error}{hint}") from error
     return shape
+
+
+def _fitting_sizes(graph: Graph) -> str:
+    """Return which sizes of images a graph fits, as the end of a message; "" where there are none."""
+    head = graph.input.shape[0] or 1, _known_channels(graph)
+    found = next((shape for shape in _candidates(graph, head) if fits(graph, shape)), None)
+    if found is None:
+        return ""
+    return f"{_open_sizes(graph) if takes_any_size(graph) else f'{found[2]}x{found[3]}'} would fit"
 
 
 def open_shape(graph: Graph) -> tuple[int | None, ...]:
@@ -110,10 +127,29 @@ def size_note(graph: Graph) -> str:
     if not takes_any_size(graph):
         left_open = "left open in the file, but " if graph.input.is_open_in_size else ""
         return f"{left_open}{fixed_size(graph)}"
+    return f"open: {_open_sizes(graph)}"
+
+
+def _open_sizes(graph: Graph) -> str:
+    """Return which heights and widths a graph takes that takes images of many sizes."""
+    (rows, columns), (height, width) = open_shape(graph)[2:], least_sides(graph)
+    return f"height {rows or f'from {height} on'}, width {columns or f'from {width} on'}"
+
+
+def least_sides(graph: Graph) -> tuple[int, int]:
+    """Return the least height and width, in pixels, of images that a graph takes; each beside a usual other one.
+
+    Raises ModelError where no size fits.
+    """
+    batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
+    if not takes_any_size(graph):
+        return height, width
     rows, columns = open_shape(graph)[2:]
-    head = graph.input.shape[0] or 1, _known_channels(graph)
-    least = next(side for side in sorted(SEARCHED_SIZES) if fits(graph, (*head, rows or side, columns or side)))
-    return f"open: height {rows or f'from {least} on'}, width {columns or f'from {least} on'}"
+    sides = sorted(SEARCHED_SIZES)
+    return (
+        rows or next(side for side in sides if fits(graph, (batch, channels, side, width))),
+        columns or next(side for side in sides if fits(graph, (batch, channels, height, side))),
+    )
 
 
 def fixed_size(graph: Graph) -> str:

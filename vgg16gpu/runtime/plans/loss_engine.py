@@ -131,7 +131,7 @@ class LossEngine(Closing):
         return found, enqueued
 
     def target_shapes(self, images: Shape | None, style: Shape | None = None) -> tuple[Shape, ...]:
-        """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError, ModelError."""
+        """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError."""
         shapes = (images if style is None or term.kind != "gram" else style for term in self._compared.terms)
         return tuple(self._inputs.target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.input_size import require_image_size
 from vgg16gpu.compiler.graph.loss import target_graph
 from vgg16gpu.compiler.graph.loss_ops import target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
@@ -50,7 +50,7 @@ class LossInputs:
         return np.ascontiguousarray(x, np.float32)
 
     def check(self, element_type: str, shape: Shape) -> None:
-        """Raise InputError for what are no images, and ModelError for a size that the model does not fit."""
+        """Raise InputError for what are no images, and for a size that the model does not fit."""
         item = self._graph.input
         channels = item.shape[1]
         if shape in self._shapes and "float" in element_type:
@@ -62,7 +62,7 @@ class LossInputs:
             )
         if item.shape[0] is not None and shape[0] % item.shape[0]:
             raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
-        resolve_input_shape(self._graph, self.rows(shape[0]), (shape[2], shape[3]))
+        require_image_size(self._graph, shape[2], shape[3])
 
     def check_pair(self, shape: Shape, other: Shape) -> None:
         """Raise InputError for images that are compared with others of another shape."""
