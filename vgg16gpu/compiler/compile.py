@@ -21,6 +21,7 @@ from vgg16gpu.compiler.model import SESSION, Model
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -70,9 +71,7 @@ class SizePlanner:
         self.graph = options.graph(model)
         self.precision = options.precision
         self._model, self._options, self._facts = model, options, facts
-        self._batches = sorted(set(_whole_numbers(options.batch)))
-        if not self._batches or not all(1 <= batch <= MAX_BATCH for batch in self._batches):
-            raise InputError(f"batch {shown(options.batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
+        self._batches = batch_sizes(options.batch)
 
     def shapes(self, size: int | tuple[int, int] | None) -> list[Shape]:
         """The input's shape for each batch size. Raises ModelError for images that the model does not fit."""
@@ -169,6 +168,14 @@ def _normalisation(
     return Normalisation(mean, std)
 
 
+def batch_sizes(batch: Any) -> list[int]:
+    """Return the sizes of batches that are asked for, in their order. Raises InputError for what are none."""
+    sizes = sorted(set(_whole_numbers(batch)))
+    if not sizes or not all(1 <= size <= MAX_BATCH for size in sizes):
+        raise InputError(f"batch {shown(batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
+    return sizes
+
+
 def _whole_numbers(value: Any) -> tuple[int, ...]:
     """One whole number or several, of any integer type; empty for anything else."""
     items = value if isinstance(value, Sequence | np.ndarray) else (value,)
@@ -182,8 +189,5 @@ def _whole_numbers(value: Any) -> tuple[int, ...]:
 
 def _finite_numbers(values: object) -> tuple[float, ...]:
     """A vector of finite numbers; empty for anything else."""
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        return ()
-    return tuple(map(float, array)) if array.ndim == 1 and np.isfinite(array).all() else ()
+    array = finite_numbers(values)
+    return tuple(map(float, array)) if array is not None and array.ndim == 1 else ()

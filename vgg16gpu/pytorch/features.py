@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import torch
 
 from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.compile import batch_sizes
 from vgg16gpu.compiler.graph.input_size import least_sides, require_image_size
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
@@ -60,7 +61,8 @@ class Features(KernelModule):
         memory: int | None = None,
     ) -> None:
         super().__init__()
-        self.layers = (layers,) if isinstance(layers, str) else tuple(layers)
+        is_several = isinstance(layers, Iterable) and not isinstance(layers, str)
+        self.layers: tuple[str, ...] = tuple(layers) if is_several else (layers,)  # what is no name is refused below
         self.precision = precision
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)
@@ -72,6 +74,7 @@ class Features(KernelModule):
         self._channel_axis = -1 if item.channels_last else 1
         self._least = least_sides(self._graph) if len(item.shape) == _OF_IMAGES else None
         check_memory_bound(memory)
+        batch_sizes(batch)
         self._batch, self._memory = batch, memory
         self._engines: dict[tuple[torch.device, str], Engine] = {}
         self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}

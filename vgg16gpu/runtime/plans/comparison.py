@@ -14,6 +14,7 @@ from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown
 
 Weight: TypeAlias = float | npt.ArrayLike
@@ -81,13 +82,13 @@ def _weights(what: str, given: Any) -> dict[str, Any]:
 
 def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:
     """Raises InputError for a weight that is none."""
-    try:
-        found = np.asarray(weight, np.float32)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor that requires a gradient
-        found = np.full(1, np.nan, np.float32)
-    if np.isfinite(found).all() and found.ndim == 0:
-        return Term(output, kind, float(found))
-    if np.isfinite(found).all() and found.ndim == 1 and kind == "unit":
-        return Term(output, kind, 1.0, found)
+    given = finite_numbers(weight)
+    if given is not None:
+        with np.errstate(over="ignore"):  # looked for below
+            found = given.astype(np.float32)
+        if np.isfinite(found).all() and found.ndim == 0:
+            return Term(output, kind, float(found))
+        if np.isfinite(found).all() and found.ndim == 1 and kind == "unit":
+            return Term(output, kind, 1.0, found)
     wanted = "a finite number, or one for each channel" if kind == "unit" else "a finite number"
     raise InputError(f"the weight of '{name}' is {shown(weight)}; give {wanted}")
