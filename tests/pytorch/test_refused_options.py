@@ -45,7 +45,7 @@ MADE: dict[str, tuple[Callable[[Path, Any], Any], str]] = {  # by the option, wi
     "std": (lambda model, yes: loss(model, std=(yes, yes, yes)), "std is .*; give 3 finite numbers"),
     "loss' batch": (lambda model, yes: loss(model, batch=yes), "batch .*: give a number from 1"),
     "loss' memory": (lambda model, yes: loss(model, memory=yes), "memory .*: give a number of bytes"),
-    "loss' layers": (lambda model, yes: loss(model, yes), "layers is .*; give a weight by the name"),
+    "loss' layers": (loss, "layers is .*; give a weight by the name"),
     "reduction": (lambda model, yes: loss(model, reduction=yes), "reduction .* is not known"),
     "distance": (lambda model, yes: loss(model, distance=yes), "distance .* is not known"),
     "criterion": (lambda model, yes: loss(model, criterion=yes), "criterion .* is not known"),

@@ -61,8 +61,8 @@ class Features(KernelModule):
         memory: int | None = None,
     ) -> None:
         super().__init__()
-        is_several = isinstance(layers, Iterable) and not isinstance(layers, str)
-        self.layers: tuple[str, ...] = tuple(layers) if is_several else (layers,)  # what is no name is refused below
+        names: Any = layers  # what are none, the model's graph refuses
+        self.layers = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
         self.precision = precision
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)

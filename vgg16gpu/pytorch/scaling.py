@@ -56,7 +56,7 @@ def scalings_of(mean: Any, std: Any, channels: int | None) -> Scalings:
         raise InputError(f"mean has {len(vectors[0])} numbers, and std {len(vectors[1])}; give one for each channel")
     if min(vectors[1]) <= 0:
         raise InputError(f"std is {shown(std)}; give a number above 0 for each channel")
-    _require_float32(*vectors, mean, std)
+    _require_float32(vectors[0], vectors[1], mean, std)
     return Scalings([(vectors[0], vectors[1])])
 
 
