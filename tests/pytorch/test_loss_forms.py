@@ -319,3 +319,50 @@ def test_what_is_wrong_is_said(torch: Any, model: Path) -> None:
             call()
     for module in (loss, norm, styled):
         module.close()
+
+
+FAULTY = {"below 0": -0.25, "NaN": float("nan"), "infinite": float("inf")}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_masks_where_nobody_waits_make_nan(torch: Any, name: str) -> None:
+    """As on a GPU: all of the image's means, Gram matrices and gradients, and none of the other image's."""
+    from vgg16gpu.pytorch.layer_terms import _Masks
+
+    mask = torch.ones(2, 1, 16, 16)
+    mask[0, 0, 7, 9] = FAULTY[name]
+    values = torch.linspace(-1, 1, 2 * 3 * 64).view(2, 3, 8, 8).requires_grad_()
+    masks, whole = _Masks(mask), _Masks(torch.ones(2, 1, 16, 16))
+    for found, right in (
+        (masks.mean(values[:, :1]), whole.mean(values[:, :1])),
+        (masks.gram(values), whole.gram(values)),
+        (
+            masks.without_empty(masks.gram(values).mean((1, 2)), values),
+            whole.without_empty(whole.gram(values).mean((1, 2)), values),
+        ),
+    ):
+        assert found[0].isnan().all()
+        assert torch.equal(found[1], right[1])
+    (gradient,) = torch.autograd.grad(masks.mean(values[:, :1]).sum(), values)
+    assert gradient[0, 0].isnan().all()
+    assert not gradient[1].isnan().any()
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_masks_of_recorded_calls_make_nan(torch: Any, model: Path, name: str) -> None:
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    loss = PerceptualLoss(model, LAYERS, reduction="none")
+    compiled = torch.compile(lambda x, y, mask: loss(x, y, mask=mask), backend="eager")
+    x, y = pictures(torch)
+    x.requires_grad_()
+    mask = torch.ones(2, 1, *SHAPE[2:])
+    right = compiled(x, y, mask)
+    mask[0, 0, 3, 4] = FAULTY[name]
+    found = compiled(x, y, mask)
+    assert found[0].isnan()
+    assert found[1] == right[1]
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert gradient[0].isnan().any()
+    assert not gradient[1].isnan().any()
+    torch._dynamo.reset()

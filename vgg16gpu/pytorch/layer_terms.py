@@ -137,10 +137,18 @@ class LayerTerms:
 
 
 class _Masks:
-    """A mask at the size of each layer, by averages over areas, as parts of its sum; or none."""
+    """A mask at the size of each layer, by averages over areas, as parts of its sum; or none.
+
+    That of an image with a number below 0, NaN or Inf is NaN throughout, and so is all that it weights: on a GPU, and
+    where torch records calls, no wait can tell the caller, and a sum with negative weights would pass for a loss.
+    """
 
     def __init__(self, mask: torch.Tensor | None) -> None:
-        self._mask = None if mask is None else mask.detach().float()
+        if mask is not None:
+            mask = mask.detach().float()
+            is_weight = ((mask >= 0) & torch.isfinite(mask)).all(3, keepdim=True).all(2, keepdim=True)
+            mask = torch.where(is_weight, mask, torch.nan)
+        self._mask = mask
 
     def mean(self, values: torch.Tensor) -> torch.Tensor:
         """Return means over pixels (N, 1, h, w) -> (N,), weighted; 0 where the mask is."""
@@ -200,7 +208,8 @@ def _require_kept(kept: torch.Tensor, shape: tuple[int, ...]) -> None:
 def require_mask(mask: Any, x: torch.Tensor) -> None:
     """Raise InputError for a mask that is none of images (N, C, H, W): (N or 1, 1, H, W) of numbers that are 0 or more.
 
-    Numbers of a mask on a GPU are not looked at, as nobody waits for them, nor are those that torch records calls of.
+    Numbers of a mask on a GPU are not looked at, as nobody waits for them, nor are those that torch records calls of:
+    there the terms of an image whose mask has others become NaN.
     """
     wanted = f"({x.shape[0]} or 1, 1, {x.shape[2]}, {x.shape[3]})"
     if not isinstance(mask, torch.Tensor):

@@ -52,7 +52,8 @@ class PerceptualLoss(KernelModule):
     wants them, unless mean and std do that; target: images to compare with, of the same size, or what `targets` gave; N
     of them, or one for all. style: other images for the style layers, of any size, as the target has where style alone
     is compared. mask: (N or 1, 1, H, W), 0 or more: means over pixels are weighted by it, averaged over areas to the
-    size of each layer; a layer where it is 0 everywhere gives 0. A float32 tensor comes back; with per_layer=True a
+    size of each layer; a layer where it is 0 everywhere gives 0. Numbers below 0, NaN and Inf are refused on the CPU; on a
+    GPU, where nobody waits for them, and in compiled calls the loss of that image and its gradient are NaN. A float32 tensor comes back; with per_layer=True a
     pair of it and a dict of the term of each layer, reduced likewise, those of style as "style.NAME". The gradient to
     x, to the target's images or to both is computed together with the loss and belongs to the call: `backward` only
     scales it, so any number of losses may wait for theirs. Each has the element type of its images; a second derivative
