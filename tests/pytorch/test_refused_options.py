@@ -105,3 +105,11 @@ def test_what_float32_just_holds(torch: Any, model: Path) -> None:
 
 def loss_engine(model: Path) -> LossEngine:
     return LossEngine(model, LAYERS, device="cpu")
+
+
+def test_one_normalisation(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch.scaling import Scalings
+
+    del torch
+    with pytest.raises(InputError, match="mean or std is given beside scalings; give one of them"):
+        loss(model, mean=[0.5] * 3, scalings=Scalings([([0.5] * 3, [0.5] * 3)]))

@@ -86,8 +86,10 @@ class LPIPS(nn.Module):
         weights: Mapping[str, Any] = dict.fromkeys(LAYERS, 1.0)
         if lpips:
             weights = dict(zip(LAYERS, linear_weights(model_path), strict=True))
-        self._loss = PerceptualLoss(model, weights, distance="unit", precision=precision, reduction="none")
-        self._loss._scalings = Scalings([(_SHIFT, _SCALE), _of_unit_range()])
+        scalings = Scalings([(_SHIFT, _SCALE), _of_unit_range()])
+        self._loss = PerceptualLoss(
+            model, weights, distance="unit", precision=precision, reduction="none", scalings=scalings
+        )
         if verbose:
             kind, maps = "LPIPS" if lpips else "baseline", "on" if spatial else "off"
             print(f"Setting up [{kind}] perceptual loss: trunk [{net}], v[{version}], spatial [{maps}]")

@@ -17,7 +17,7 @@ from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
 from vgg16gpu.pytorch.module import KernelModule
 from vgg16gpu.pytorch.operators import rows_of
 from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
-from vgg16gpu.pytorch.scaling import scalings_of
+from vgg16gpu.pytorch.scaling import Scalings, scalings_of
 from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
 from vgg16gpu.pytorch.views import name_of
@@ -46,20 +46,22 @@ class PerceptualLoss(KernelModule):
         factors keep gradients in its range. On the CPU, and on a GPU without tensor cores of 16 bits, it is "fp32".
     criterion: in place of distance, as losses elsewhere call it: "l1" (mean absolute), "l2" (mean squared), or "fro",
         the Frobenius norm of the difference of all images; of style, too. per_layer: `forward` returns the terms, too.
-    mean, std: of each channel; images become (x - mean) / std inside.
+    mean, std: of each channel; images become (x - mean) / std inside. scalings: several such pairs in their place, for
+        modules around this one; `forward` takes the first, and `compare` is told which.
 
     `forward(x, target, style=None, mask=None)` takes (N, C, H, W) tensors of any float type, normalised as the model
     wants them, unless mean and std do that; target: images to compare with, of the same size, or what `targets` gave; N
     of them, or one for all. style: other images for the style layers, of any size, as the target has where style alone
     is compared. mask: (N or 1, 1, H, W), 0 or more: means over pixels are weighted by it, averaged over areas to the
-    size of each layer; a layer where it is 0 everywhere gives 0. Numbers below 0, NaN and Inf are refused on the CPU; on a
-    GPU, where nobody waits for them, and in compiled calls the loss of that image and its gradient are NaN. A float32 tensor comes back; with per_layer=True a
-    pair of it and a dict of the term of each layer, reduced likewise, those of style as "style.NAME". The gradient to
-    x, to the target's images or to both is computed together with the loss and belongs to the call: `backward` only
-    scales it, so any number of losses may wait for theirs. Each has the element type of its images; a second derivative
-    is refused, and so is a gradient to kept targets or to style images. Masks, per_layer, "fro", style by "l1", and a
-    gradient to a target beside style images take longer: features leave the engine there, and torch's elementwise
-    operators compare them.
+    size of each layer; a layer where it is 0 everywhere gives 0. Numbers below 0, NaN and Inf are refused on the CPU.
+    On a GPU, where nobody waits for them, and in compiled calls the loss of that image and its gradient are NaN.
+
+    A float32 tensor comes back; with per_layer=True a pair of it and a dict of the term of each layer, reduced
+    likewise, those of style as "style.NAME". The gradient to x, to the target's images or to both is computed together
+    with the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for theirs. Each
+    has the element type of its images; a second derivative is refused, and so is a gradient to kept targets or to style
+    images. Masks, per_layer, "fro", style by "l1", and a gradient to a target beside style images take longer: features
+    leave the engine there, and torch's elementwise operators compare them.
 
     Tensors on the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody
     waits for them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same
@@ -81,6 +83,7 @@ class PerceptualLoss(KernelModule):
         per_layer: bool = False,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        scalings: Scalings | None = None,
         batch: int = 16,
         memory: int | None = None,
     ) -> None:
@@ -103,7 +106,9 @@ class PerceptualLoss(KernelModule):
         self._has_content = bool(compared.content)
         item = compared.graph.input
         self._channels, self._is_channels_last = item.shape[1], item.channels_last
-        self._scalings = scalings_of(mean, std, item.shape[1])
+        if scalings is not None and (mean is not None or std is not None):
+            raise InputError("mean or std is given beside scalings; give one of them")
+        self._scalings = scalings or scalings_of(mean, std, item.shape[1])
         self._is_general = per_layer or kind == "norm" or (bool(style) and kind == "absolute" and criterion == "l1")
         if self._is_channels_last and (self._is_general or self._scalings.first == 0):
             raise InputError(
