@@ -27,7 +27,7 @@ _OF_MASKS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16,
 
 
 @dataclass(frozen=True)
-class Compared:
+class FeatureMaps:
     """Features (N, C, h, w) of a layer by its name; of x, of what its layers and of what its style is compared with."""
 
     x: Mapping[str, torch.Tensor]
@@ -91,7 +91,7 @@ class LayerTerms:
         target: torch.Tensor | None,
         style: torch.Tensor | None,
         kept: Sequence[torch.Tensor],
-    ) -> Compared:
+    ) -> FeatureMaps:
         count = len(self._layers) + len(self._style)
         if kept and len(kept) != count:
             raise InputError(f"{len(kept)} targets are given, and {count} are compared; use targets(...)")
@@ -100,13 +100,13 @@ class LayerTerms:
         if kept:
             layers = dict(zip(self._layers, kept, strict=False))
             grams = dict(zip(self._style, kept[len(layers) :], strict=True))
-            return Compared(
+            return FeatureMaps(
                 of_x,
                 {name: _as_map(value, of_x[name]) for name, value in layers.items()},
                 {name: _as_gram(value, of_x[name]) for name, value in grams.items()},
             )
         of_target = {} if target is None else self._named(target)
-        return Compared(of_x, of_target, of_target if style is None else self._named(style))
+        return FeatureMaps(of_x, of_target, of_target if style is None else self._named(style))
 
     def _named(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the features of images as float32."""
@@ -124,7 +124,7 @@ class LayerTerms:
         """Return the weighted Frobenius norm, (1,)."""
         return self._weights.at(index, difference.device).view(-1) * torch.linalg.vector_norm(difference)
 
-    def _gram_term(self, found: Compared, name: str, masks: _Masks, *, is_own: bool) -> torch.Tensor:
+    def _gram_term(self, found: FeatureMaps, name: str, masks: _Masks, *, is_own: bool) -> torch.Tensor:
         """Return the distance of Gram matrices of each image, (N,). is_own: of what the mask lies over, too."""
         ours, theirs = masks.gram(found.x[name]), found.style[name]
         if theirs.dim() == 4:

@@ -18,7 +18,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.second_derivative import once, refuse
 from vgg16gpu.pytorch.tensors import is_batched, require_floats
 
-Compared: TypeAlias = tuple[Tensor, Tensor, Tensor]  # the loss, and its gradients to x and to what it is compared with
+LossGradients: TypeAlias = tuple[Tensor, Tensor, Tensor]  # the loss, and its gradients to x and to the target's images
 
 
 class Differentiable(Protocol):
@@ -41,7 +41,7 @@ class Comparing(Protocol):
     whether the gradients to x and to the images are wanted; a gradient that is not has no elements.
     """
 
-    def empty(self, x: Tensor, images: Sequence[Tensor], scaling: int, wants: Sequence[bool]) -> Compared:
+    def empty(self, x: Tensor, images: Sequence[Tensor], scaling: int, wants: Sequence[bool]) -> LossGradients:
         """Tensors for what `compared` returns."""
 
     def compared(
@@ -53,7 +53,7 @@ class Comparing(Protocol):
         precision: str,
         scaling: int,
         wants: Sequence[bool],
-    ) -> Compared:
+    ) -> LossGradients:
         """The loss of x and its gradients to x and to images, the latter with a row for each row of x."""
 
 

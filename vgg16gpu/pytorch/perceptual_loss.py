@@ -246,7 +246,7 @@ class PerceptualLoss(KernelModule):
         precision: str,
         scaling: int,
         wants: Sequence[bool],
-    ) -> operators.Compared:
+    ) -> operators.LossGradients:
         """What `operators` calls: the loss, and its gradients, without elements where they are not wanted."""
         require_floats(x, "x")
         for target in targets:
@@ -272,7 +272,7 @@ class PerceptualLoss(KernelModule):
 
     def empty(
         self, x: torch.Tensor, images: Sequence[torch.Tensor], scaling: int, wants: Sequence[bool]
-    ) -> operators.Compared:
+    ) -> operators.LossGradients:
         """What `operators` calls: tensors of the shapes, element types and orders of what `compared` returns."""
         value = x.new_empty(x.shape[:1] if self.reduction == "none" else (), dtype=torch.float32)
         to_x, to_images = (
