@@ -58,12 +58,12 @@ def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
 def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
     losses = losses_of(wide, HOPPER, precision)
     assert losses.stored(SHAPE) == (Element.F32,) * 3  # of fp16, too: what its rounding leaves is stored beside it
-    wanted, plan = losses._programs.planned(_Key(SHAPE, None, True, losses.stored(SHAPE)))
+    wanted, plan = losses._programs.planned(_Key("loss", SHAPE, gradients=1, given=losses.stored(SHAPE)))
     (program,) = plan.programs
     assert tuple(value.name for value in program.given) == wanted.others
     maps = {"fp32": {"feature_loss_f32"}, "fp16": {"feature_loss_f32<3,1>"}}[precision]
     assert {*read_by_losses(program.steps)} == {(name, Arena.GIVEN) for name in (*maps, "feature_loss_f32")}
-    _, taken = losses._programs.planned(_Key(SHAPE, None, True))
+    _, taken = losses._programs.planned(_Key("loss", SHAPE, gradients=1))
     assert {arena for _, arena in read_by_losses(taken.programs[0].steps)} == {Arena.ACTIVATIONS}
     assert not taken.programs[0].given
     targets = sum(value.nbytes for value in taken.programs[0].others)

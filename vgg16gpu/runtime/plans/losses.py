@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,29 +25,21 @@ _KEPT: Final = 256  # shapes of images
 
 
 class _Key(NamedTuple):
-    """What a program is for: targets of some terms (their numbers), or the loss of all (None).
+    """What a program computes: targets of some terms, or a loss of all, against targets or against other images.
 
-    given: what the targets of a loss are made of that are read where a caller has them; None where they are taken in.
-    share: how many images divide the loss of each.
+    gradients: of how many, x first. given: what targets are made of that are read where a caller has them; None where
+    they are taken in. share: how many images divide the loss of each.
     """
 
+    kind: Literal["targets", "loss", "pair"]
     shape: Shape
-    terms: tuple[int, ...] | None
-    gradient: bool
+    terms: tuple[int, ...] = ()
+    gradients: int = 0
     given: tuple[Element, ...] | None = None
     share: int = 1
 
 
-class _PairKey(NamedTuple):
-    """What a program is for: the loss of images against others, with the gradients to so many of both."""
-
-    shape: Shape
-    gradients: int
-    share: int = 1
-
-
-_AnyKey: TypeAlias = _Key | _PairKey
-Enqueued: TypeAlias = tuple[tuple[_AnyKey, Key], ...]  # of each batch the program, and the places of its launches
+Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program, and the places of its launches
 
 
 class Losses:
@@ -70,7 +62,7 @@ class Losses:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph, self._terms, self._precision = graph, tuple(terms), precision
-        self._programs: PreparedPrograms[_AnyKey] = PreparedPrograms(
+        self._programs: PreparedPrograms[_Key] = PreparedPrograms(
             device, options, samples, self._wanted, KeptPlans(device, memory)
         )
         self._is_whole = graph.input.shape[0] is not None  # a batch has the size that the file says
@@ -81,21 +73,16 @@ class Losses:
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
-        key = _Key(x.shape, terms, False)
-        if pieces := self._pieces(key):
-            return _concatenated([self.targets(x[rows], terms) for rows in pieces])
-        found = self._programs.at(key).executor.run_once({self._graph.input.name: x})
+        found = self._on_host(_Key("targets", x.shape, terms), (x,))
         return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
     def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool, share: int = 1) -> tuple[Array, ...]:
         """The loss of each image, (N,), over `share`, and, if wanted, its gradient to x. Raises as `targets`."""
-        key = _Key(x.shape, None, gradient, share=share)
-        if pieces := self._pieces(key):
-            parts = (self.loss(x[rows], [y[rows] for y in targets], gradient=gradient, share=share) for rows in pieces)
-            return _concatenated(list(parts))
-        prepared = self._programs.at(key)
-        given = dict(zip(prepared.wanted.others, targets, strict=True))
-        return prepared.executor.run_once({self._graph.input.name: x, **given})
+        return self._on_host(_Key("loss", x.shape, gradients=int(gradient), share=share), (x, *targets))
+
+    def compare(self, x: Array, y: Array, gradients: int, *, share: int = 1) -> tuple[Array, ...]:
+        """The loss of images against others, (N,), over `share`, and the gradients to so many of both; as `loss`."""
+        return self._on_host(_Key("pair", x.shape, gradients=gradients, share=share), (x, y))
 
     def targets_on_device(
         self,
@@ -107,38 +94,7 @@ class Losses:
         singly: bool,
     ) -> Enqueued:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
-        key = _Key(x.shape, terms, False)
-        if pieces := self._pieces(key):
-            parts = [
-                self.targets_on_device(
-                    _rows(x, rows), terms, _all_rows(outs, rows), _from(verdict, rows), singly=singly
-                )
-                for rows in pieces
-            ]
-            return tuple(done for part in parts for done in part)
-        prepared = self._programs.at(key)
-        shapes = (value.shape for value in prepared.executor.plan.programs[0].outputs)
-        maps = [_as_map(out, shape) for out, shape in zip(outs, shapes, strict=True)]
-        return ((key, prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)),)
-
-    def stored(self, shape: Shape) -> tuple[Element, ...]:
-        """What targets of images of this shape are best made of: a map of what the loss stores its features as.
-
-        Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
-        """
-        if self._precision == "fp32":
-            return (Element.F32,) * len(self._terms)
-        if shape not in self._stored:
-            if len(self._stored) >= _KEPT:
-                self._stored.clear()
-            _, plan = self._programs.planned(_Key(shape, None, True))
-            elements = {value.name: value.element for value in plan.programs[0].values}
-            features = [self._graph.outputs[term.output] for term in self._terms]
-            self._stored[shape] = tuple(
-                elements[name] if elements.get(name) in readable else Element.F32
-                for name, readable in zip(features, self._readable, strict=True)
-            )
-        return self._stored[shape]
+        return self._on_device(_Key("targets", x.shape, terms), (x,), outs, verdict, singly)
 
     def loss_on_device(
         self,
@@ -154,36 +110,8 @@ class Losses:
 
         Targets are read where they lie, if the kernels can read all of them there; else they are taken in first.
         """
-        in_place = all(
-            target.element in readable and can_be_read(target)
-            for target, readable in zip(targets, self._readable, strict=True)
-        )
-        given = tuple(target.element for target in targets) if in_place else None
-        key = _Key(x.shape, None, len(outs) > 1, given, share)
-        if pieces := self._pieces(key):
-            parts = [
-                self.loss_on_device(
-                    _rows(x, rows),
-                    _all_rows(targets, rows),
-                    _all_rows(outs, rows),
-                    _from(verdict, rows),
-                    singly=singly,
-                    share=share,
-                )
-                for rows in pieces
-            ]
-            return tuple(done for part in parts for done in part)
-        prepared = self._programs.at(key)
-        inputs = {self._graph.input.name: x, **dict(zip(prepared.wanted.others, targets, strict=True))}
-        return ((key, prepared.placed.run(inputs, outs, verdict, singly=singly)),)
-
-    def compare(self, x: Array, y: Array, gradients: int, *, share: int = 1) -> tuple[Array, ...]:
-        """The loss of images against others, (N,), over `share`, and the gradients to so many of both; as `loss`."""
-        key = _PairKey(x.shape, gradients, share)
-        if pieces := self._pieces(key):
-            return _concatenated([self.compare(x[rows], y[rows], gradients, share=share) for rows in pieces])
-        prepared = self._programs.at(key)
-        return prepared.executor.run_once(dict(zip(prepared.wanted.shapes, (x, y), strict=True)))
+        key = _Key("loss", x.shape, gradients=len(outs) - 1, share=share)
+        return self._on_device(key, (x, *targets), outs, verdict, singly)
 
     def compare_on_device(
         self,
@@ -196,17 +124,27 @@ class Losses:
         share: int = 1,
     ) -> Enqueued:
         """As `compare`, for arrays on the device; outs: for the losses and the gradients that are wanted."""
-        key = _PairKey(x.shape, len(outs) - 1, share)
-        if pieces := self._pieces(key):
-            parts = []
-            for rows in pieces:
-                part, other, *into = (_rows(view, rows) for view in (x, y, *outs))
-                done = self.compare_on_device(part, other, into, _from(verdict, rows), singly=singly, share=share)
-                parts.append(done)
-            return tuple(done for part in parts for done in part)
-        prepared = self._programs.at(key)
-        inputs = dict(zip(prepared.wanted.shapes, (x, y), strict=True))
-        return ((key, prepared.placed.run(inputs, outs, verdict, singly=singly)),)
+        key = _Key("pair", x.shape, gradients=len(outs) - 1, share=share)
+        return self._on_device(key, (x, y), outs, verdict, singly)
+
+    def stored(self, shape: Shape) -> tuple[Element, ...]:
+        """What targets of images of this shape are best made of: a map of what the loss stores its features as.
+
+        Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
+        """
+        if self._precision == "fp32":
+            return (Element.F32,) * len(self._terms)
+        if shape not in self._stored:
+            if len(self._stored) >= _KEPT:
+                self._stored.clear()
+            _, plan = self._programs.planned(_Key("loss", shape, gradients=1))
+            elements = {value.name: value.element for value in plan.programs[0].values}
+            features = [self._graph.outputs[term.output] for term in self._terms]
+            self._stored[shape] = tuple(
+                elements[name] if elements.get(name) in readable else Element.F32
+                for name, readable in zip(features, self._readable, strict=True)
+            )
+        return self._stored[shape]
 
     def repeat(self, enqueued: Enqueued) -> bool:
         """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
@@ -223,7 +161,49 @@ class Losses:
         """Give everything back. Safe to call twice."""
         self._programs.close()
 
-    def _pieces(self, key: _AnyKey) -> list[slice]:
+    def _on_host(self, key: _Key, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Run a program, or that of fewer images several times, on arrays on the host, the images first."""
+        if pieces := self._pieces(key):
+            cut = [[array[rows] for array in inputs] for rows in pieces]
+            parts = [self._on_host(key._replace(shape=part[0].shape), part) for part in cut]
+            return tuple(map(np.concatenate, zip(*parts, strict=True)))
+        prepared = self._programs.at(key)
+        return prepared.executor.run_once(dict(zip(prepared.wanted.shapes, inputs, strict=True)))
+
+    def _on_device(
+        self,
+        key: _Key,
+        inputs: Sequence[DeviceView],
+        outs: Sequence[DeviceView],
+        verdict: Verdict | None,
+        singly: bool,
+    ) -> Enqueued:
+        """Enqueue the same for arrays on the device, whose results go to `outs`."""
+        if key.kind == "loss":
+            key = key._replace(given=self._readable_elements(inputs[1:]))
+        if pieces := self._pieces(key):
+            done: Enqueued = ()
+            for rows in pieces:
+                part, into = ([view.rows(rows.start, rows.stop) for view in views] for views in (inputs, outs))
+                here = verdict and replace(verdict, first=verdict.first + rows.start)
+                done += self._on_device(key._replace(shape=part[0].shape), part, into, here, singly)
+            return done
+        prepared = self._programs.at(key)
+        if key.kind == "targets":
+            values = prepared.executor.plan.programs[0].outputs
+            outs = [_as_map(out, value.shape) for out, value in zip(outs, values, strict=True)]
+        given = dict(zip(prepared.wanted.shapes, inputs, strict=True))
+        return ((key, prepared.placed.run(given, outs, verdict, singly=singly)),)
+
+    def _readable_elements(self, targets: Sequence[DeviceView]) -> tuple[Element, ...] | None:
+        """Return what targets are made of, if the kernels can read all of them where they lie; else None."""
+        can_be = all(
+            target.element in readable and can_be_read(target)
+            for target, readable in zip(targets, self._readable, strict=True)
+        )
+        return tuple(target.element for target in targets) if can_be else None
+
+    def _pieces(self, key: _Key) -> list[slice]:
         """What the batch of a program is cut into, as there is no room for it; nothing where there is."""
         count, *sample = key.shape
         if self._is_whole:
@@ -231,36 +211,18 @@ class Losses:
         rows = self._programs.fitting(count, lambda rows: key._replace(shape=(rows, *sample)))
         return [slice(first, first + rows) for first in range(0, count, rows)] if rows < count else []
 
-    def _wanted(self, key: _AnyKey) -> Wanted:
+    def _wanted(self, key: _Key) -> Wanted:
         inputs, what = {self._graph.input.name: key.shape}, f"the loss of a batch of shape {key.shape}"
-        if isinstance(key, _PairKey):
-            terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
-            made = pair_graph(self._graph, terms, key.shape, gradients=key.gradients, precision=self._precision)
-            return Wanted(made, {**inputs, made.others[0].name: key.shape}, what)
-        if key.terms is not None:
+        if key.kind == "targets":
             graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
             return Wanted(graph, inputs, what)
         terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
-        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=self._precision)
+        if key.kind == "pair":
+            made = pair_graph(self._graph, terms, key.shape, gradients=key.gradients, precision=self._precision)
+            return Wanted(made, {**inputs, made.others[0].name: key.shape}, what)
+        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradients > 0, precision=self._precision)
         given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
         return Wanted(found.graph, {**inputs, **found.targets}, what, given=given)
-
-
-def _concatenated(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
-    return tuple(map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _rows(view: DeviceView, rows: slice) -> DeviceView:
-    return view.rows(rows.start, rows.stop)
-
-
-def _all_rows(views: Sequence[DeviceView], rows: slice) -> list[DeviceView]:
-    return [_rows(view, rows) for view in views]
-
-
-def _from(verdict: Verdict | None, rows: slice) -> Verdict | None:
-    """What becomes of faults in these rows of a batch."""
-    return verdict and replace(verdict, first=verdict.first + rows.start)
 
 
 def _as_map(target: DeviceView, shape: Shape) -> DeviceView:
