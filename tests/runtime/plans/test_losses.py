@@ -117,3 +117,44 @@ def test_a_run_is_repeated_as_long_as_it_is_kept(cpu: CpuDevice, wide: Path) -> 
     np.testing.assert_array_equal(found, right)
     losses.close()
     assert not losses.repeat(done)
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "in pieces"])
+def test_arrays_on_the_device_give_the_bits_of_those_on_the_host(
+    cpu: CpuDevice, wide: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    losses, foreign = losses_on(cpu, wide), CpuForeign(cpu)
+    if is_cut:
+        monkeypatch.setattr(losses._programs, "fitting", lambda *_: 1)  # room for one image
+    memory = []
+
+    def place(array: np.ndarray[Any, np.dtype[np.float32]]) -> DeviceView:
+        memory.append(foreign.memory(array.nbytes))
+        cpu.copy_in(memory[-1].address, np.ascontiguousarray(array))
+        return DeviceView(memory[-1].address, array.shape, OutputForm().strides(array.shape), "float32")
+
+    def read(view: DeviceView) -> Any:
+        found = np.empty(view.shape, np.float32)
+        next(each for each in memory if each.address == view.address).read(found)
+        return found
+
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    targets = losses.targets(-x, (0,))
+    verdict = Verdict(foreign.memory(12).address, 0, allows_nonfinite=True)
+    images, others, *goals = map(place, (x, -x, *targets))
+
+    outs = [place(np.zeros_like(target)) for target in targets]
+    done = losses.targets_on_device(others, (0,), outs, verdict, singly=False)
+    assert len(done) == (SHAPE[0] if is_cut else 1)
+    for view, right in zip(outs, targets, strict=True):
+        np.testing.assert_array_equal(read(view), right)
+    for gradients in (0, 1, 2):
+        outs = [place(np.zeros(SHAPE[:1], np.float32)), *(place(np.zeros_like(x)) for _ in range(gradients))]
+        losses.compare_on_device(images, others, outs, verdict, singly=False, share=2)
+        for view, right in zip(outs, losses.compare(x, -x, gradients, share=2), strict=True):
+            np.testing.assert_array_equal(read(view), right)
+        if gradients < 2:
+            losses.loss_on_device(images, goals, outs, verdict, singly=False, share=2)
+            for view, right in zip(outs, losses.loss(x, targets, gradient=gradients > 0, share=2), strict=True):
+                np.testing.assert_array_equal(read(view), right)
+    losses.close()
