@@ -166,43 +166,54 @@ class PerceptualLoss(KernelModule):
         scaling: int,
     ) -> Any:
         """As `forward`, with the normalisation of this number."""
-        needs_operator, has_gradient = is_traced(), torch.is_grad_enabled()
-        require = require_recorded if needs_operator else require_floats
-        require(x, "x")
-        targets = tuple(target) if isinstance(target, tuple | list) else ()
-        _require_no_gradient(targets, style)
-        for given in targets:
-            require(given, "a target")
-        images: Any = None if isinstance(target, tuple | list) else target
-        for given, what in ((images, "the target"), (style, "the style")):
-            if given is not None:
-                require(given, what)
-        if target is None and style is None:
-            raise InputError("there are no images to compare with; give images, style or both")
-        precision = under_autocast(self.precision, x.device.type)
+        images, targets = _given(x, target, style)
+        has_gradient = torch.is_grad_enabled()
         wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
         is_apart = style is not None or self._has_other_size(x, images)
         if self._is_general or mask is not None or (wants[1] and is_apart):
             return self._by_layers(x, images, style, targets, mask, scaling)
         if is_apart and style is None:  # a program for images and images has them of one size
             images, style = None, images
-        if needs_operator:
-            for given in (x, images, style):
-                if given is not None:
-                    self._features.require_size(given)
-            lists = ([] if given is None else [given] for given in (images, style))
-            return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
+        return (self._recorded if is_traced() else self._computed)(x, images, style, targets, scaling, wants)
+
+    def _recorded(
+        self,
+        x: torch.Tensor,
+        images: torch.Tensor | None,
+        style: torch.Tensor | None,
+        targets: Targets,
+        scaling: int,
+        wants: Sequence[bool],
+    ) -> torch.Tensor:
+        """Return the loss by an operator of torch's, which a compiler keeps in its graph."""
+        for given in (x, images, style):
+            if given is not None:
+                self._features.require_size(given)
+        precision = under_autocast(self.precision, x.device.type)
+        lists = ([] if given is None else [given] for given in (images, style))
+        return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
+
+    def _computed(
+        self,
+        x: torch.Tensor,
+        images: torch.Tensor | None,
+        style: torch.Tensor | None,
+        targets: Targets,
+        scaling: int,
+        wants: Sequence[bool],
+    ) -> torch.Tensor:
+        """Return the loss by one program, of images and images, or of images and targets."""
+        precision, apply = under_autocast(self.precision, x.device.type), self._scalings.apply
         runs = self._runs(x.device, precision)
         if images is not None and style is None:
             self._require_pair(x, images)
             if any(wants):
                 return _Pair.apply(x, images, self, runs, scaling)
-            apply = self._scalings.apply
             return runs.pair(apply(scaling, x), apply(scaling, images), wants_x=False, wants_y=False)[0]
-        goals = self._targets(images, style, precision, scaling) if images is not None or style is not None else targets
+        goals = targets if images is None and style is None else self._targets(images, style, precision, scaling)
         if wants[0]:
             return _Run.apply(x, self, runs, goals, scaling)
-        return runs.run(self._scalings.apply(scaling, x), goals, wants_gradient=False)[0]
+        return runs.run(apply(scaling, x), goals, wants_gradient=False)[0]
 
     def _by_layers(
         self,
@@ -355,6 +366,25 @@ def _distance(distance: str, criterion: str | None, reduction: str) -> Any:
     if not isinstance(criterion, str) or criterion not in CRITERIA:
         raise InputError(f"criterion {shown(criterion)} is not known; accepted: {', '.join((*CRITERIA, 'fro'))}")
     return CRITERIA[criterion]
+
+
+def _given(
+    x: torch.Tensor, target: torch.Tensor | Sequence[torch.Tensor] | None, style: torch.Tensor | None
+) -> tuple[torch.Tensor | None, Targets]:
+    """Return the images to compare x with, if there are some, and the kept targets. Raises InputError for others."""
+    require = require_recorded if is_traced() else require_floats
+    require(x, "x")
+    targets = tuple(target) if isinstance(target, tuple | list) else ()
+    _require_no_gradient(targets, style)
+    for given in targets:
+        require(given, "a target")
+    images: Any = None if isinstance(target, tuple | list) else target
+    for given, what in ((images, "the target"), (style, "the style")):
+        if given is not None:
+            require(given, what)
+    if target is None and style is None:
+        raise InputError("there are no images to compare with; give images, style or both")
+    return images, targets
 
 
 def _require_no_gradient(targets: Targets, style: object) -> None:
