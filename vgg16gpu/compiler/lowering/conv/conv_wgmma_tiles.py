@@ -158,7 +158,7 @@ class LargeTile:
 
     def weight_stages(self, problem: ConvProblem) -> int:
         """As many as fit, up to 8; less than 4 would not cover the way from memory."""
-        return max((n for n in range(4, 9) if self.shared(problem, n) <= MAX_SHARED), default=0)
+        return next((n for n in range(8, 3, -1) if self.shared(problem, n) <= MAX_SHARED), 0)
 
     def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
@@ -238,8 +238,8 @@ class SmallTile:
         """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
         share = (228 << 10) // self.blocks_per_sm - 1024
         needed = ceil_div(problem.channel_blocks, self.splits) * TAPS // self.taps
-        fitting = [n for n in range(2, 17) if self.shared(problem, n) <= min(share, MAX_SHARED)]
-        return min(max(fitting, default=0), max(2, needed))
+        counts = range(min(16, max(2, needed)), 1, -1)
+        return next((n for n in counts if self.shared(problem, n) <= min(share, MAX_SHARED)), 0)
 
     def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
