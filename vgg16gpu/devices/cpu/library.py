@@ -139,15 +139,14 @@ def _check_geometry(step: Step) -> None:
 
 
 def _check_arguments(step: Step, signature: str) -> None:
-    label = step.kernel.label
     if len(step.arguments) != len(signature):
+        label = step.kernel.label
         raise KernelError(f"{label}: {len(step.arguments)} arguments given, the kernel takes {len(signature)}")
     for i, (argument, kind) in enumerate(zip(step.arguments, signature, strict=True)):
         given = _kind(argument)
         if given != kind:
-            raise KernelError(
-                f"{label}: argument {i} is a {_KIND_NAMES.get(given, given)}, the kernel takes a {_KIND_NAMES[kind]}"
-            )
+            found, taken = _KIND_NAMES.get(given, given), _KIND_NAMES[kind]
+            raise KernelError(f"{step.kernel.label}: argument {i} is a {found}, the kernel takes a {taken}")
 
 
 def _kind(argument: Argument) -> str:
@@ -165,18 +164,21 @@ def _resolve(
     argument: Argument, bases: Mapping[Arena, int], step: Step, i: int
 ) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int32 | ctypes.Array[ctypes.c_int32]:
     """The argument's value in memory, as the kernel reads it."""
-    label = step.kernel.label
     if isinstance(argument, Pointer):
         if argument.arena not in bases:
-            raise KernelError(f"{label}: argument {i} points into the arena {argument.arena.value}, which is not there")
+            raise _wrong(step, i, f"points into the arena {argument.arena.value}, which is not there")
         return ctypes.c_void_p(bases[argument.arena] + argument.offset)
     if isinstance(argument, TensorMap):
-        raise KernelError(f"{label}: argument {i} is a tensor map, which only a GPU can use")
+        raise _wrong(step, i, "is a tensor map, which only a GPU can use")
     if isinstance(argument, Walk):
         return (ctypes.c_int32 * len(argument.words))(*argument.words)
     if argument.kind == "f":
         return ctypes.c_float(argument.value)
     value = int(argument.value)
     if value != argument.value or not -(2**31) <= value < 2**32:
-        raise KernelError(f"{label}: argument {i} is {argument.value}, which is not a 32-bit integer")
+        raise _wrong(step, i, f"is {argument.value}, which is not a 32-bit integer")
     return ctypes.c_int32(value)
+
+
+def _wrong(step: Step, i: int, problem: str) -> KernelError:
+    return KernelError(f"{step.kernel.label}: argument {i} {problem}")
