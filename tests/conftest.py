@@ -65,6 +65,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, 
         metafunc.parametrize("again", range(count))
     result = yield
     selection.choose(metafunc)
+    if problem := _why_not_collected(metafunc.config):
+        skips.tell_of_worker(metafunc.config, problem, selection.leave_out_gpu(metafunc))
     return result
 
 
@@ -77,10 +79,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep modules and items out of garbage collections: each full one would walk through them for 0.3 s."""
+    """Keep modules and items out of garbage collections: each full one would walk through them for 0.3 s.
+
+    Python's own threshold, 700 new objects, has a collection a few hundred times in a second of planning.
+    """
     gc.disable()
     result = yield
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
     return result
 
@@ -90,13 +96,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if nameless := selection.without_reason(items):
         raise pytest.UsageError(f"mark them with a reason, slow(reason=...): {', '.join(nameless)}")
     left_out = {*filter(selection.is_left_out, items), *workers.alone(config, items)}
-    if not config.getoption("--require-gpu") and workers.place(config)[1] > 1 and (problem := gpu_problem()):
+    if problem := _why_not_collected(config):
         without = {item for item in items if item.get_closest_marker("gpu")} - left_out
         left_out |= without
         skips.tell_of_worker(config, problem, len(without))
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
+
+
+def _why_not_collected(config: pytest.Config) -> str | None:
+    """Why a worker of pytest-xdist leaves tests of the GPU out instead of skipping each, or None."""
+    if config.getoption("--require-gpu") or workers.place(config)[1] == 1:
+        return None
+    return gpu_problem()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -106,7 +119,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Iterator[Any]:
-    return workers.sendable((yield))
+    return workers.report_to_send((yield))
 
 
 @pytest.fixture(autouse=True)

@@ -67,6 +67,17 @@ def choose(metafunc: pytest.Metafunc) -> None:
     calls[:] = [case.call for case in chosen] or [replace(calls[0], marks=[*calls[0].marks, LEFT_OUT.mark])]
 
 
+def leave_out_gpu(metafunc: pytest.Metafunc) -> int:
+    """Remove the cases of the GPU where there are others; return how many. To make items of them takes a second."""
+    calls = metafunc._calls
+    others = [call for call in calls if all(mark.name != "gpu" for mark in call.marks)]
+    if not others:
+        return 0
+    removed = len(calls) - len(others)
+    calls[:] = others
+    return removed
+
+
 def is_left_out(item: pytest.Item) -> bool:
     """Whether an item is none to run: no case of its function was chosen, or it has no cases."""
     if _choice == ALL or hasattr(item, "callspec"):

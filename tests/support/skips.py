@@ -31,8 +31,9 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def tell_of_worker(config: pytest.Config, reason: str, count: int) -> None:
-    """Count tests that a worker of pytest-xdist leaves out: to skip a test takes 3 ms, and there are thousands."""
-    config.workeroutput[_OUTPUT] = {reason: count}  # type: ignore[attr-defined]
+    """Count more tests that a worker of pytest-xdist leaves out: to skip one takes 3 ms, and there are thousands."""
+    counts = config.workeroutput.setdefault(_OUTPUT, {})  # type: ignore[attr-defined]
+    counts[reason] = counts.get(reason, 0) + count
 
 
 def hear_of_worker(config: pytest.Config, output: Mapping[str, Any]) -> None:

@@ -38,6 +38,11 @@ def alone(config: pytest.Config, items: Sequence[pytest.Item]) -> list[pytest.It
     return [item for item in items if item.get_closest_marker("alone")]
 
 
+def report_to_send(report: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a report as it is sent, without its keywords: nothing reads them there, and they are most of its text."""
+    return None if report is None else sendable({**report, "keywords": {}})
+
+
 def sendable(content: Any) -> Any:
     """Replace what execnet cannot send: surrogates, which logs about files of any name hold."""
     match content:
