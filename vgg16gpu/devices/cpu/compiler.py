@@ -46,6 +46,7 @@ _COMMON = (
     "-fno-strict-aliasing",
     "-Wno-unknown-pragmas",
 )
+_SANITIZERS: tuple[Check, ...] = ("address", "thread")
 _LEVELS = ("0", "1", "2", "3")
 _CHECKED = ("-g", "-fno-omit-frame-pointer", "-DCPU_SHIM_CHECKED")
 _BY_CHECK: dict[Check, tuple[str, ...]] = {
@@ -200,7 +201,7 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     everywhere: list[bytes | str] = [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
 
     def key(unit: Unit) -> list[bytes | str]:
-        place = str(sources[unit]) if check else ""  # debug information names the file
+        place = str(sources[unit]) if check in _SANITIZERS else ""  # their reports name the file
         included = headers(kernel_source.header_dirs(unit.source))
         return [sources[unit].read_bytes(), place, repr(unit.defines), repr(unit.flags), *included, *everywhere]
 
