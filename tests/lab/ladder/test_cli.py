@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ from vgg16gpu_lab.ladder.content import BOUNDS
 from vgg16gpu_lab.ladder.plot import draw
 
 
-@pytest.fixture(autouse=True)
-def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climb, "SECONDS", 0.0)
-    monkeypatch.setattr(climb, "WARM_UP", 0.0)
+@pytest.fixture(scope="module", autouse=True)
+def _one_sample() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(climb, "SECONDS", 0.0)
+        patched.setattr(climb, "WARM_UP", 0.0)
+        yield
 
 
 def ladder(*arguments: object) -> Result:
@@ -28,7 +31,7 @@ def ladder(*arguments: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(_one_sample: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ladder")
     result = ladder("--rungs", "N,A,G", "--output", folder / "ladder.json", "--plot", folder / "ladder.png")
     assert result.exit_code == 0, result.stderr

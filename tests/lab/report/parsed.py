@@ -10,11 +10,12 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.elements, self.faults, self.sections = [], [], [], {}
-        self.section = ""
+        self.open, self.elements, self.faults = [], [], []
+        self.section, self._texts = "", {}
         self.feed(text)
         self.close()
         self.faults += [f"{tag} is not closed" for tag in self.open]
+        self.sections = {section: "".join(texts) for section, texts in self._texts.items()}
 
     def handle_starttag(self, tag, attrs):
         names = [name for name, _ in attrs]
@@ -33,4 +34,4 @@ class Page(HTMLParser):
             self.section = ""
 
     def handle_data(self, data):
-        self.sections[self.section] = self.sections.get(self.section, "") + data
+        self._texts.setdefault(self.section, []).append(data)

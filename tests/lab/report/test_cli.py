@@ -1,6 +1,7 @@
 """report on the command line."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -24,6 +25,13 @@ def report(*arguments):
 def no_kernels(monkeypatch):
     """The page without their sources, which take most of its time."""
     monkeypatch.setattr(whole, "SECTIONS", tuple(each for each in whole.SECTIONS if each.name != "kernels"))
+
+
+def few(folder):
+    """Return a folder with one of the package's own records: the page of all takes seconds."""
+    folder.mkdir()
+    shutil.copy(folders.CHECKOUT / "bench-h200.json", folder)
+    return folder
 
 
 @pytest.mark.usefixtures("no_kernels")
@@ -57,6 +65,7 @@ def test_without_options_or_records_commands_are_named_for_the_checkout_or_here(
 @pytest.mark.usefixtures("no_kernels")
 def test_records_of_ones_own_are_shown_instead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "CHECKOUT", few(tmp_path / "checkout"))
     assert "of the package's own " in report("--package").stdout
     shown = Page((tmp_path / "vgg16gpu-report.html").read_text().split("<nav")[0]).sections[""]
     assert "Shown are the package's own " in shown
@@ -66,6 +75,14 @@ def test_records_of_ones_own_are_shown_instead(tmp_path, monkeypatch):
     result = report()
     assert result.stdout.endswith("of 1 record of yours: mine.json\n")
     assert "sums by thread 0" in (tmp_path / "vgg16gpu-report.html").read_text()
+
+
+@pytest.mark.slow(reason="seconds for forty records; test_records_of_ones_own_are_shown_instead shows one")
+def test_every_record_of_the_package_is_shown():
+    results = find_results(package=True)
+    text = page(results)
+    assert len(results.found) > 40
+    assert [name for name in map(results.name_of, results.found) if name not in text] == []
 
 
 def test_mistakes_are_one_line(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from tests.lab.report.parsed import Page
 from tests.lab.report.records import bench, lab, ladder, others, pipeline, profile, usage
 from vgg16gpu_lab.experiments.record import write
+from vgg16gpu_lab.report import folder as folders
 from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.kinds import Kind, kind_of
 from vgg16gpu_lab.report.sections.which import which
@@ -59,8 +60,9 @@ def test_every_kind_is_known_by_its_content(here):
         assert kind_of(other) is None
 
 
-def test_where_nothing_is_named(here):
+def test_where_nothing_is_named(here, tmp_path, monkeypatch):
     """Records in the folder, in testbench/results, and where lab writes; whatever else lies there is somebody's."""
+    monkeypatch.setattr(folders, "CHECKOUT", put(tmp_path / "checkout" / "ladder.json", ladder()).parent)
     assert find_results().is_package
     (here / "broken.json").write_text("{")
     (here / "bench.json").write_text("[]")
