@@ -213,6 +213,11 @@ class SmallTile:
 
     def shared(self, problem: ConvProblem, weight_stages: int) -> int:
         """Bytes of shared memory."""
+        halos, weights, epilogue = self._parts(problem)
+        return max(halos + weight_stages * weights, epilogue) + 2048
+
+    def _parts(self, problem: ConvProblem) -> tuple[int, int, int]:
+        """Bytes of the halos, of a weight stage, and of the epilogue, which lies where these were."""
         halo = problem.element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
         weights = self.taps * problem.weight_nbytes(TILE_CHANNELS)
         slice_rows = self.slice_rows(problem.pool)
@@ -221,8 +226,7 @@ class SmallTile:
             received = 2 * halo  # one of the two: what is staged lies behind both
         staging = _staging(problem.out_element, slice_rows, problem.pool)
         staging += _staging(problem.out_element, slice_rows, pool=False) if problem.kept else 0
-        epilogue = aligned(received + staging)
-        return max(self.halo_stages * halo + weight_stages * weights, epilogue) + 2048
+        return self.halo_stages * halo, weights, aligned(received + staging)
 
     def slice_rows(self, pool: bool) -> int:
         """Rows that each share of a split finishes."""
@@ -236,10 +240,11 @@ class SmallTile:
 
     def weight_stages(self, problem: ConvProblem) -> int:
         """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
-        share = (228 << 10) // self.blocks_per_sm - 1024
+        most = min((228 << 10) // self.blocks_per_sm - 1024, MAX_SHARED) - 2048
+        halos, weights, epilogue = self._parts(problem)
         needed = ceil_div(problem.channel_blocks, self.splits) * TAPS // self.taps
-        counts = range(min(16, max(2, needed)), 1, -1)
-        return next((n for n in counts if self.shared(problem, n) <= min(share, MAX_SHARED)), 0)
+        count = min((most - halos) // weights, 16, max(2, needed)) if epilogue <= most else 0
+        return count if count >= 2 else 0
 
     def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
