@@ -112,6 +112,11 @@ def _why_not_collected(config: pytest.Config) -> str | None:
     return gpu_problem()
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Let a worker of pytest-xdist tell less: see `workers.run`."""
+    return workers.run(item, nextitem) if workers.place(item.config)[1] > 1 else None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     skips.hear_of_worker(node.config, getattr(node, "workeroutput", {}))  # one that was killed has none

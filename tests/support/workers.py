@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from vgg16gpu.devices.platforms import usable_cores
 
 MOST: Final = 16  # each has memory of its own, on the GPU too
+TOLD_SECONDS: Final = 0.1
 _THREADS: Final = ("VGG16GPU_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -36,6 +38,19 @@ def alone(config: pytest.Config, items: Sequence[pytest.Item]) -> list[pytest.It
     if place(config)[1] == 1:
         return []
     return [item for item in items if item.get_closest_marker("alone")]
+
+
+def run(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run a test as pytest does, and report what somebody may want to know.
+
+    Six messages of each test cost more than most tests. A setup or teardown that went well in no time is none of them.
+    """
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=following):
+        if report.when == "call" or not report.passed or report.duration > TOLD_SECONDS:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 def report_to_send(report: dict[str, Any] | None) -> dict[str, Any] | None:
