@@ -127,10 +127,12 @@ def pytest_report_to_serializable() -> Iterator[Any]:
     return workers.report_to_send((yield))
 
 
-@pytest.fixture(autouse=True)
-def _compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_before() -> Iterator[None]:
     """What stderr has must not depend on whether kernels were compiled before."""
-    monkeypatch.setattr(stages, "_has_told", True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stages, "_has_told", True)
+        yield
 
 
 @cache

@@ -32,7 +32,7 @@ def begun(folder: Path, *before: str):
     command = [*before, sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0"]
     given = {**os.environ, "TMPDIR": str(folder), "VGG16GPU_THREADS": "1"}
     process = subprocess.Popen(
-        [*command, "--workers", "2"], cwd=ROOT, env=given, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--workers", "1"], cwd=ROOT, env=given, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         yield process

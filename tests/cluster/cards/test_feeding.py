@@ -35,6 +35,7 @@ def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wan
         assert sum(share.images for share in pool.shares) == 2 * 59
 
 
+@pytest.mark.slow(reason="tests/cli/test_infer_cards.py has the same of `infer`, test_engine.py of a run")
 def test_a_process_that_is_killed_loses_no_row(
     narrow_model: Path,
     pictures: Path,

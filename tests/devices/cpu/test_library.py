@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cpu_kernels import fixture_kernel
 from vgg16gpu.devices.cache import CacheEntry, KernelCache
+from vgg16gpu.devices.cpu import compiler
 from vgg16gpu.devices.cpu.compiler import find_compiler
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
@@ -56,10 +57,14 @@ def swap(entry: CacheEntry, content: bytes) -> Path:
 
 
 @root_only
-def test_a9_code_that_others_planted_does_not_run(folder: Path, tmp_path: Path) -> None:
+def test_a9_code_that_others_planted_does_not_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library of somebody else in a folder that once was open to all, and now has the mode that it should have."""
     entry = build()
-    witness = tmp_path / "ran"
+    made, witness = entry.path.read_bytes(), tmp_path / "ran"
+    # What is built again is the same, and takes no compiler.
+    monkeypatch.setattr(compiler, "_compile", lambda *arguments: arguments[-1].write_bytes(made))
     source = f'#include <cstdio>\n__attribute__((constructor)) static void run() {{ fclose(fopen("{witness}", "w")); }}'
     path = swap(entry, library(source, tmp_path / "evil.so"))
     os.chown(path, 12345, 12345)

@@ -78,6 +78,7 @@ def build(folder):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow(reason="five compilations; the order of files, the first failure and the line are in make test")
 def test_a_wheel_is_built_by_setuptools(tmp_path):
     pytest.importorskip("setuptools", minversion="70.1")
     (tmp_path / "setup.py").write_text(SETUP)
