@@ -46,6 +46,17 @@ __device__ __forceinline__ unsigned pack2_bf16(float low, float high) {
 #endif
 }
 
+// The value of the float16 with these bits.
+__device__ __forceinline__ float f16_value(unsigned short bits) {
+#ifdef __CUDACC__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return cpu::f16_value(bits);
+#endif
+}
+
 // The value of v's nearest float16.
 __device__ __forceinline__ float round_to_f16(float v) {
 #ifdef __CUDACC__
@@ -95,11 +106,15 @@ struct PackedValues {
 
   // To element number `index` of a map, a multiple of LENGTH; only the first `room` values, a multiple of 4.
   __device__ __forceinline__ void store(void* map, long long index, int room) const {
+    store(static_cast<char*>(map) + index * element_nbytes(ELEMENT_), room);
+  }
+
+  __device__ __forceinline__ void store(char* place, int room) const {
     constexpr int WIDTH = WORDS < 4 ? WORDS : 4;  // words that go out at once
-    unsigned* target = static_cast<unsigned*>(map) + index * element_nbytes(ELEMENT_) / 4;
+    unsigned* target = reinterpret_cast<unsigned*>(place);
     UNROLL
     for (int w = 0; w < WORDS; w += WIDTH) {
-      if (w * 4 / element_nbytes(ELEMENT_) >= room) break;
+      if (w > 0 && w * 4 / element_nbytes(ELEMENT_) >= room) break;
       if constexpr (WIDTH == 4)
         *reinterpret_cast<uint4*>(target + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
       else if constexpr (WIDTH == 2)
@@ -113,11 +128,60 @@ struct PackedValues {
 // The bits of |v|: magnitudes order like these integers, NaN above infinity.
 __device__ __forceinline__ int magnitude_bits(float v) { return __float_as_int(v) & 0x7fffffff; }
 
+// The larger magnitude in each half of two pairs of float16; NaN above infinity.
+__device__ __forceinline__ unsigned max2_magnitudes(unsigned largest, unsigned pair) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned larger;
+  asm("{ .reg .b32 positive;\n"
+      "  and.b32 positive, %2, 0x7fff7fff;\n"
+      "  max.NaN.f16x2 %0, %1, positive; }"
+      : "=r"(larger)
+      : "r"(largest), "r"(pair));
+  return larger;
+#else
+  const unsigned low = max(largest & 0xffffu, pair & 0x7fffu), high = max(largest >> 16, pair >> 16 & 0x7fffu);
+  return low | high << 16;
+#endif
+}
+
+// Raise *maximum to `bits`. A look first: thousands of warps raise one word, and all but a few find it high enough.
+__device__ __forceinline__ void raise(int* maximum, int bits) {
+  if (*static_cast<volatile int*>(maximum) < bits) atomicMax(maximum, bits);
+}
+
 // Raise *maximum, the bits of a float, to the largest magnitude that any lane of the warp has, as float16 stores it.
 __device__ __forceinline__ void record_f16_magnitude(int* maximum, int bits) {
   UNROLL
   for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
-  if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
+  if (threadIdx.x % 32 == 0) raise(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
+}
+
+// Raise *maximum to the largest magnitude of all lanes, of those that max2_magnitudes found in each.
+__device__ __forceinline__ void record_magnitudes(int* maximum, unsigned pair) {
+  int bits = max(pair & 0xffffu, pair >> 16);
+  UNROLL
+  for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
+  if (threadIdx.x % 32 == 0) raise(maximum, __float_as_int(f16_value(static_cast<unsigned short>(bits))));
+}
+
+// The larger value, or NaN if either is NaN; 0 is above -0.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+#else
+  return a > b || a != a || (a == b && !(__float_as_uint(a) >> 31)) ? a : b;
+#endif
+}
+
+// The activation, with one instruction for a ReLU from Ampere on.
+__device__ __forceinline__ float activated(float v, Activation activation) {
+#ifdef CLIPS
+  return activation(v);
+#else
+  return activation.is_relu ? larger_or_nan(v, 0.0f) : v;
+#endif
 }
 
 // What becomes of a sum: a quantised one gets its scale, then bias and activation. Padded channels are zero even where

@@ -3,17 +3,6 @@
 
 #include "mma_epilogue.cuh"
 
-// The value of the float16 with these bits.
-__device__ __forceinline__ float f16_value(unsigned short bits) {
-#ifdef __CUDACC__
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-#else
-  return cpu::f16_value(bits);
-#endif
-}
-
 // load: element `index` as a float, a pair's halves being added. store: the nearest element, ties to even; returns the
 // magnitude of what was stored (a pair's high half). `plane` is the distance from hi to lo, in elements.
 template <int ELEMENT_>

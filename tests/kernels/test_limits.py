@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -38,6 +39,8 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
 )
 from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES as HALO_TILES
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
@@ -101,9 +104,11 @@ def run(device: Device, case: Case, limits: Limits | None) -> tuple[Array, Step]
     """What the op gives, and the launch of the case's kernel."""
     x = normal(seeded(f"x of {case}"), *case.shape)
     options = PlanOptions(case.precision, case.kernels, samples=lambda: x)
-    forced = conv_as(CONV_TILES["small"], 4) if case.kernel == "conv_igemm_reduce_f32" else kernels_of(case.of)
+    forced: Any = conv_as(CONV_TILES["small"], 4) if case.kernel == "conv_igemm_reduce_f32" else kernels_of(case.of)
     if case.kernel == "conv_igemm_f32":
         forced = conv_as(CONV_TILES["large"])
+    if case.kernel == "conv_mma_3x3":
+        forced = mock.patch.object(conv_mma, "_tile", return_value=HALO)
     with forced:
         result = run_graph(device, made(case, limits), x, options)
     entries = [step for entry in result.program.input.entries.values() for step in entry.steps]
@@ -129,6 +134,7 @@ def check(device: Device, case: Case, limits: Limits) -> None:
 
 
 MAPS: Final = (3, 6, 9, 14)
+HALO: Final = HALO_TILES[-1]
 CASES: Final = (
     Case("conv_direct_f32", MAPS, "conv"),
     Case("conv_igemm_f32", MAPS, "conv", of="cuda"),
@@ -143,6 +149,8 @@ CASES: Final = (
         for kernel, shape, op, pool in (
             ("conv_mma", MAPS, "conv", False),
             ("conv_mma", MAPS, "conv", True),
+            ("conv_mma_3x3", MAPS, "conv", False),
+            ("conv_mma_3x3", MAPS, "conv", True),
             ("gemm_mma_finish", (3, 150), "gemm", False),
         )
     ),

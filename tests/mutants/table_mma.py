@@ -19,8 +19,17 @@ IN_BFLOAT16 = case(case=Case("bf16", Shapes((2, 20, 7, 7), 70)))
 IN_BYTES = case(case=Case("int8", Shapes((2, 20, 7, 7), 70, pool=True)))
 LAST = case(case=Case("fp16", Shapes((3, 20, 5, 5), 20), last=True))
 STRIDED = case(case=Case("fp16", Shapes((2, 3, 10, 8), 6, strides=(2, 1))))
-NAN = partial(test_conv_mma.test_nan_reaches_the_windows_that_hold_it_and_no_other, precision="fp16", pool=False)
-INFINITY = partial(test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False)
+NAN = partial(
+    test_conv_mma.test_nan_reaches_the_windows_that_hold_it_and_no_other, precision="fp16", pool=False, tile=None
+)
+INFINITY = partial(
+    test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False, tile=None
+)
+
+halo = partial(partial, test_conv_mma.test_halos)
+HALOS = halo(case=Case("fp16", test_conv_mma.SAME_3X3[0], tile=test_conv_mma.HALO))
+HALOS_POOLED = halo(case=Case("fp16", test_conv_mma.SAME_3X3[1], tile=test_conv_mma.HALO))
+HALO_INFINITY = partial(INFINITY, tile=test_conv_mma.HALO)
 
 few = partial(partial, test_conv_few.test_small_shapes)
 FEW = few(case=test_conv_few.Case("fp16", Shapes((2, 70, 5, 18), 3)))
@@ -33,7 +42,37 @@ gemm = partial(partial, test_gemm_mma.test_small_shapes)
 FULLY = gemm(case=FullyMmaCase("fp16", (3, 1100), (70, 3)))
 FULLY_IN_PARTS = gemm(case=FullyMmaCase("int8", (3, 3000), (70, 3)))
 
+HALO_MUTANTS = (
+    Mutant("columns of the next image", "conv_mma_3x3.cu", Edit("tile.width + 2 : 0", "tile.width : 0"), HALOS),
+    Mutant("half of a chunk's pixels", "conv_mma_3x3.cu", Edit("HALO_LOADS - FIRST_HALF : 0", "0 : 0"), HALOS_POOLED),
+    Mutant("one kw for three", "conv_mma_3x3.cu", Edit("+ kh * 3 + kw) * channels", "+ kh * 3) * channels"), HALOS),
+    Mutant(
+        "a window of one row",
+        "conv_mma_3x3.cu",
+        Edit("product.sum[r + e / WINDOW][v / 2][0][v % 2 * 2 + e % 2]", "product.sum[r][v / 2][0][v % 2 * 2 + e % 2]"),
+        HALOS_POOLED,
+    ),
+    Mutant(
+        "the first image for all tiles", "conv_mma_3x3.cu", Edit("(long long)tile.n0 * tile.H", "0 * tile.H"), HALOS
+    ),
+    Mutant("rows of one tile", "conv_mma_3x3.cu", Edit("place % row_tiles * TILE_ROWS", "0"), HALOS),
+    Mutant(
+        "infinity in the padding",
+        "conv_mma_3x3.cu",
+        Edit("if (oc + CHANNELS > OC) product.clear_from(OC - oc);", ""),
+        HALO_INFINITY,
+    ),
+    Mutant(
+        "slots read before they are filled",
+        "slots.cuh",
+        Edit("wait_until_filled(int, int) const { __syncthreads(); }", "wait_until_filled(int, int) const {}"),
+        HALOS_POOLED,
+        order="7",
+    ),
+)
+
 MMA_MUTANTS = (
+    *HALO_MUTANTS,
     Mutant("a window of two rows", "conv_few.cu", Edit("tap / SIDE * REACH", "tap / SIDE % 2 * REACH"), FEW),
     Mutant("pixels of the row above read at the edge", "conv_few.cu", Edit("&& (unsigned)w < (unsigned)W;", ";"), FEW),
     Mutant("the second half of 64 channels lost", "conv_few.cu", Edit("half = step / 2,", "half = 0 * step / 2,"), FEW),

@@ -13,6 +13,7 @@ from tests.support import workers
 from tests.support.kernel_harness import Result
 from tests.support.wgmma_harness import FullyCase, Trial, build_together
 from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import HaloTile
 from vgg16gpu.compiler.lowering.gemm import gemm_mma
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.base import Device
@@ -29,7 +30,7 @@ class MmaTrial(Trial):
     """A trial on the mma kernels; the tiles are forced on all convolutions, and on all fully connected layers."""
 
     kernels: str = "mma"
-    conv_tile: MmaTile | None = None
+    conv_tile: MmaTile | HaloTile | None = None
     gemm_tile: MmaTile | None = None
 
     def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
@@ -71,9 +72,12 @@ class FullyMmaCase(FullyCase):
         return FullyCase(self.precision, self.shape, self.outputs, relu=self.relu, bias=self.bias)
 
 
-def tile_id(tile: MmaTile | None) -> str:
+def tile_id(tile: MmaTile | HaloTile | None) -> str:
     """For names of tests."""
-    return "" if tile is None else f"-tile{tile.out}x{tile.px}x{tile.k_nbytes}"
+    if tile is None:
+        return ""
+    sizes = (tile.out, tile.px, tile.k_nbytes) if isinstance(tile, MmaTile) else (tile.out, tile.rows, "rows")
+    return "-tile" + "x".join(map(str, sizes))
 
 
 def build_module(device: Device, session: pytest.Session, module: str) -> Device:

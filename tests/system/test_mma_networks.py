@@ -141,6 +141,8 @@ def test_launches_fit_the_card_and_cover_the_work(name: str, precision: str) -> 
             assert max(step.grid.y, step.grid.z) < 2**16
             if step.kernel.name == "conv_mma":
                 covers(step, math.prod(values[step.names[-1]].stored_shape[:-1]))
+            if step.kernel.name == "conv_mma_3x3":
+                covers_halos(step)
 
 
 def covers(step: Step, pixels: int) -> None:
@@ -149,3 +151,12 @@ def covers(step: Step, pixels: int) -> None:
     assert given["rows"] == pixels * (4 if macros["POOL"] else 1)
     assert step.grid.x == -(-given["rows"] // macros["TILE_PX"]) * -(-given["OC"] // macros["TILE_OC"])
     assert step.block.x == 32 * (macros["TILE_OC"] // macros["WARP_OC"]) * (macros["TILE_PX"] // macros["WARP_PX"])
+
+
+def covers_halos(step: Step) -> None:
+    """The same for tiles of rows and of columns of all images side by side."""
+    given, macros = arguments(step), dict(step.kernel.defines)
+    height, width = (given[name] // 2 * 2 if macros["POOL"] else given[name] for name in ("H", "W"))
+    tiles = (given["OC"], "TILE_OC"), (height, "TILE_ROWS"), (given["N"] * width, "TILE_COLUMNS")
+    assert step.grid.x == math.prod(-(-size // macros[tile]) for size, tile in tiles)
+    assert step.block.x == 32 * (macros["TILE_OC"] // macros["WARP_OC"]) * (macros["TILE_COLUMNS"] // 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import ceil_div
@@ -22,6 +22,26 @@ OPERANDS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # what th
 MIN_PART_NBYTES = 1024
 MAX_PARTS = 8
 PART_ALIGNMENT = 128  # bytes; whole stages of every tile
+
+
+class AnyTile(Protocol):
+    """What the time of a tile is estimated from, see MmaTile."""
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks resident on a multiprocessor."""
+
+    @property
+    def speed(self) -> float:
+        """Of a multiprocessor with these."""
+
+    @property
+    def alone(self) -> float:
+        """Of one with a single block."""
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +114,21 @@ def choose_conv_tile(rows: int, out_channels: int, multiprocessors: int, shared_
 
 
 def conv_time(tile: MmaTile, rows: int, out_channels: int, multiprocessors: int, shared_nbytes: int) -> float:
-    """An estimate that only compares tiles: products per unit of reduction, over the speed at which they are made."""
+    """The time of a convolution in this tile, as `estimated_time` has it."""
+    blocks = conv_grid(tile, rows, out_channels).x
+    return estimated_time(tile, blocks, tile.out * tile.px, multiprocessors, shared_nbytes)
+
+
+def estimated_time(tile: AnyTile, blocks: int, outputs: int, multiprocessors: int, shared_nbytes: int) -> float:
+    """An estimate that only compares tiles: products per unit of reduction, over the speed at which they are made.
+
+    outputs: of a block.
+    """
     resident = max(1, min(tile.min_blocks, shared_nbytes // tile.shared))
     full = tile.alone + (tile.speed - tile.alone) * resident / tile.min_blocks if resident > 1 else tile.alone
-    blocks = ceil_div(ceil_div(rows, tile.px) * ceil_div(out_channels, tile.out), multiprocessors)
-    waves, rest = divmod(blocks, resident)
+    waves, rest = divmod(ceil_div(blocks, multiprocessors), resident)
     last = tile.alone + (full - tile.alone) * (rest - 1) / (resident - 1) if rest > 1 else tile.alone
-    return tile.out * tile.px * (waves * resident / full + rest / last)
+    return outputs * (waves * resident / full + rest / last)
 
 
 def conv_grid(tile: MmaTile, rows: int, out_channels: int) -> Dim3:

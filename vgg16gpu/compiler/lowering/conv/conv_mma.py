@@ -1,4 +1,7 @@
-"""Convolution on the tensor cores of any card since Turing: the Python side of kernels/conv/conv_mma.cu."""
+"""Convolution on the tensor cores of any card since Turing: the Python side of kernels/conv/conv_mma.cu.
+
+The 3x3 convolutions of VGG may run on conv_mma_3x3 instead, where that is estimated to be faster.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,20 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES, HaloTile, fits
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
-from vgg16gpu.compiler.lowering.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
+from vgg16gpu.compiler.lowering.mma_geometry import (
+    CONV_VARIANTS,
+    CPU_CONV_TILE,
+    MmaTile,
+    choose_conv_tile,
+    conv_grid,
+    conv_time,
+    estimated_time,
+)
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Dim3 as Block
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import Dim3, Step
 from vgg16gpu.program.values import Element, Value
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
@@ -31,27 +42,34 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> MmaWeights:
 
 
 def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Places) -> tuple[Step, ...]:
-    """One launch."""
+    """One launch, of conv_mma or of conv_mma_3x3."""
     op = layer.op
     window = op.window
     out_h, out_w = window.output_size(x.shape[2], x.shape[3])
     if op.pool:
         out_h, out_w = out_h // 2 * 2, out_w // 2 * 2
-    rows, out_channels = x.shape[0] * out_h * out_w, op.weight.shape[0]
-    tile = _tile(layer, rows)
-    _check_limits(layer, x, tile, rows)
+    images, out_channels = x.shape[0], op.weight.shape[0]
+    tile = _tile(layer, x, out_h, out_w)
+    if isinstance(tile, HaloTile):
+        _check_limits(layer, x, tile.columns * tile.rows, images * out_h * out_w)
+        kernel = tile.kernel(x.element, y.element, op.pool)
+        blocks = tile.blocks(images, out_h, out_w, out_channels)
+        geometry = scalars(images, x.shape[2], x.shape[3], x.pitch, out_channels, y.pitch)
+    else:
+        rows = images * out_h * out_w
+        _check_limits(layer, x, tile.px, rows)
+        kernel = tile.conv_kernel(x.element, y.element, op.pool)
+        blocks = conv_grid(tile, rows, out_channels).x
+        geometry = (
+            *scalars(rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, out_channels, y.pitch),
+            *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
+        )
     return (
         Step(
-            kernel=activated(tile.conv_kernel(x.element, y.element, op.pool), op),
-            grid=conv_grid(tile, rows, out_channels),
-            block=Block(tile.threads),
-            arguments=(
-                *(y.pointer, places.maxima, x.pointer, *held),
-                *scalars(rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, out_channels, y.pitch),
-                *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
-                *activation(op),
-                *scalars(1),
-            ),
+            kernel=activated(kernel, op),
+            grid=Dim3(blocks),
+            block=Dim3(tile.threads),
+            arguments=(y.pointer, places.maxima, x.pointer, *held, *geometry, *activation(op), *scalars(1)),
             shared=tile.shared,
             flop=flop(op, x.shape),
             nbytes=x.nbytes + y.nbytes + x.element.nbytes * op.weight.size,
@@ -61,20 +79,28 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Plac
     )
 
 
-def _tile(layer: Layer[Conv], rows: int) -> MmaTile:
+def _tile(layer: Layer[Conv], x: Value, out_h: int, out_w: int) -> MmaTile | HaloTile:
+    """The tile with the least estimated time."""
     if layer.facts.kind == "cpu":
         return CPU_CONV_TILE
-    facts = layer.facts
-    return choose_conv_tile(rows, layer.op.weight.shape[0], facts.multiprocessors, facts.shared_nbytes)
+    images, out_channels, facts = x.shape[0], layer.op.weight.shape[0], layer.facts
+    device = facts.multiprocessors, facts.shared_nbytes
+    plain = choose_conv_tile(images * out_h * out_w, out_channels, *device)
+    times: dict[MmaTile | HaloTile, float] = {plain: conv_time(plain, images * out_h * out_w, out_channels, *device)}
+    if fits(layer, x):
+        for tile in (tile for tile in TILES if tile.shared <= facts.shared_nbytes):
+            blocks = tile.blocks(images, out_h, out_w, out_channels)
+            times[tile] = estimated_time(tile, blocks, tile.outputs, *device)
+    return min(times, key=lambda tile: times[tile])
 
 
-def _check_limits(layer: Layer[Conv], x: Value, tile: MmaTile, rows: int) -> None:
-    """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
+def _check_limits(layer: Layer[Conv], x: Value, pixels: int, rows: int) -> None:
+    """The kernels have 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
     op = layer.op
     image = x.nbytes // x.shape[0]
-    images = 2 + tile.px * x.shape[0] // rows  # that the pixels of a tile come from, at most
+    images = 2 + pixels * x.shape[0] // rows  # that the pixels of a tile come from, at most
     side = max(*x.shape[2:], *op.window.kernel, op.window.pads.top, op.window.pads.left)
-    if side >= 1 << 15 or image * images >= 1 << 31 or ceil_div(rows, tile.px) >= 1 << 25:
+    if side >= 1 << 15 or image * images >= 1 << 31 or ceil_div(rows, pixels) >= 1 << 25:
         raise ModelError(
             f"Conv '{op.y}': its input {x.shape}, padded by {tuple(op.window.pads)}, is too large; maps and kernels "
             "may have up to 32767 rows and columns and the images of a tile 2 GB; use a smaller image or batch"

@@ -12,6 +12,7 @@ from vgg16gpu.program.values import Element, Pointer, Value
 
 SOURCE = "convert.cu"
 MAX_CHUNKS = 1024  # blocks per image
+GROUP = 4  # channels of a thread
 VARIANTS = tuple(
     (("INPUT", read.number), ("OUTPUT", stored.number), *factor)
     for read, stored, factor in (
@@ -35,7 +36,7 @@ def convert(x: Value, y: Value, maxima: Pointer) -> Step:
     factors = Scalar(x.step, "f"), Scalar(float(np.float32(1) / np.float32(y.step)), "f")
     return Step(
         kernel=Kernel(SOURCE, "convert", (*macros, *((("FACTOR", 1),) if x.factor else ()))),
-        grid=Dim3(min(MAX_CHUNKS, ceil_div(pixels * y.pitch, BLOCK)), batch),
+        grid=Dim3(min(MAX_CHUNKS, ceil_div(pixels * y.pitch // GROUP, BLOCK)), batch),
         block=Dim3(BLOCK),
         arguments=(
             *(y.pointer, x.pointer, y.scale or y.pointer, x.factor or x.scale or x.pointer, maxima),
