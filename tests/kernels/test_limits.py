@@ -39,7 +39,7 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
 )
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES as HALO_TILES
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -156,6 +156,7 @@ CASES: Final = (
     ),
 )
 FEW: Final = Case("conv_few", (2, 70, 9, 14), "few", "fp16", "mma")
+FIRST: Final = tuple(Case("conv_mma_first", (3, 3, 9, 14), "conv", each, "mma") for each in ("fp16", "bf16"))
 HOPPER: Final = tuple(
     Case(kernel, shape, op, precision, "wgmma", pool=pool)
     for precision in ("fp32", "fp16", "bf16")
@@ -175,6 +176,12 @@ HOPPER: Final = tuple(
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_clipped_to_the_bit(device: Device, case: Case, limits: Limits) -> None:
     check(device, case, limits)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_first_layer(device: Device, case: Case) -> None:
+    with mock.patch.object(conv_mma_first, "KINDS", ("cuda", "cpu")):
+        check(device, case, LIMITS)
 
 
 def test_few_outputs(device: Device) -> None:
@@ -248,7 +255,8 @@ def inputs(element: str) -> Any:
 @pytest.mark.parametrize("element", ["float32", "uint8"])
 @pytest.mark.parametrize(("precision", "kernels"), [("fp32", "ffma"), ("fp16", "mma"), ("bf16", "mma")])
 def test_an_input_is_clipped_as_it_is_taken_in(device: Device, precision: str, kernels: str, element: str) -> None:
-    fused, apart = taken(device, precision, kernels, inputs(element))
+    with mock.patch.object(conv_mma_first, "KINDS", ()):  # it adds in another order than what reads a clipped value
+        fused, apart = taken(device, precision, kernels, inputs(element))
     (first,) = fused.program.input.entries[element].steps
     assert ("CLIPS_INPUT", 1) in first.kernel.defines
     arguments(first)
@@ -256,6 +264,20 @@ def test_an_input_is_clipped_as_it_is_taken_in(device: Device, precision: str, k
     assert not any(name.startswith("clip") for name in names)
     assert sum(step.label.startswith("clip") for step in apart.program.steps) == 3
     assert_same_bits(fused.outputs[0], apart.outputs[0])
+
+
+@pytest.mark.parametrize("element", ["float32", "uint8"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_first_layer_clips_its_input(device: Device, precision: str, element: str) -> None:
+    with mock.patch.object(conv_mma_first, "KINDS", ("cuda", "cpu")):
+        fused, apart = taken(device, precision, "mma", inputs(element))
+    (first,) = fused.program.input.entries[element].steps
+    assert first.kernel.name == "conv_mma_first"
+    assert {("CLIPS", 1), ("CLIPS_INPUT", 1)} <= {*first.kernel.defines}
+    arguments(first)
+    tolerance = {"fp16": 1e-2, "bf16": 8e-2}[precision]
+    expected = apart.outputs[0]
+    assert np.abs(fused.outputs[0] - expected).max() <= tolerance * np.abs(expected).max()
 
 
 @pytest.mark.gpu
@@ -292,12 +314,13 @@ def test_an_infinite_input_is_told_and_clipped(device: Device) -> None:
 
 def test_every_kernel_with_an_activation_has_a_case() -> None:
     """A kernel that takes one is compiled with limits by a test of this file."""
-    known = {case.kernel for case in (*CASES, FEW, *HOPPER)} | {"conv_first_two"}
+    known = {case.kernel for case in (*CASES, FEW, *FIRST, *HOPPER)} | {"conv_first_two"}
     sources = {path.name: path.read_text(encoding="utf-8") for path in files(".cu")}
     declared = [part for text in sources.values() for part in text.split('extern "C" __global__')[1:]]
     taking = [part.partition(") {")[0] for part in declared if "ACTIVATION_PARAMETER(" in part.partition(") {")[0]]
     names = {re.findall(r"(\w+)\s*\(", re.sub(r"__\w+__\s*\([^()]*\)", "", part))[0] for part in taking}
     assert known == names
     edges = {name for name, text in sources.items() if "INPUT_PARAMETERS" in text}
-    assert edges == {"layout.cu", "preprocess.cu", "conv_first.cu", "conv_first_two.cu"}
-    assert edges - {"conv_first.cu", "conv_first_two.cu"} <= {*AT_THE_EDGES}
+    first_layers = {"conv_first.cu", "conv_first_two.cu", "conv_mma_first.cu"}
+    assert edges == {"layout.cu", "preprocess.cu", *first_layers}
+    assert edges - first_layers <= {*AT_THE_EDGES}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels.conv import test_conv_few, test_conv_mma
+from tests.kernels.conv import test_conv_few, test_conv_mma, test_conv_mma_first
 from tests.kernels.conv.test_conv_igemm import Case as Shapes
 from tests.kernels.conv.test_conv_mma import Case
 from tests.kernels.gemm import test_gemm_mma
 from tests.mutants.mutant import Edit, Mutant
 from tests.support.mma_harness import FullyMmaCase
+from tests.support.wgmma_harness import ConvCase
 
 case = partial(partial, test_conv_mma.test_small_shapes)
 PLAIN = case(case=Case("fp16", Shapes((2, 70, 7, 7), 70)))
@@ -37,6 +38,15 @@ FEW_TALL = few(case=test_conv_few.Case("bf16", Shapes((1, 64, 19, 5), 4)))
 FEW_LARGE = partial(
     test_conv_few.test_every_tile_gives_the_same_bits, case=test_conv_few.Case("fp16", Shapes((2, 70, 18, 20), 3))
 )
+
+first = partial(partial, test_conv_mma_first.test_small_shapes)
+FIRST = first(case=ConvCase("fp16", (2, 3, 5, 35), 64))
+FIRST_NARROW = first(case=ConvCase("bf16", (2, 4, 5, 9), 5))
+FIRST_BYTES = first(case=ConvCase("fp16", (1, 3, 5, 9), 64, pixels=True))
+FIRST_WIDE = first(case=ConvCase("fp16", (1, 3, 5, 9), 70))
+FIRST_NAN = partial(test_conv_mma_first.test_nan_reaches_the_windows_that_hold_it_and_no_other, precision="bf16")
+FIRST_INFINITY = test_conv_mma_first.test_padding_channels_stay_zero_beside_an_infinity
+FIRST_BEYOND = partial(test_conv_mma_first.test_pixels_beyond_float16_are_reported, size=65520.0)
 
 gemm = partial(partial, test_gemm_mma.test_small_shapes)
 FULLY = gemm(case=FullyMmaCase("fp16", (3, 1100), (70, 3)))
@@ -73,6 +83,58 @@ HALO_MUTANTS = (
 
 MMA_MUTANTS = (
     *HALO_MUTANTS,
+    Mutant("no third pixels", "conv_mma_first.cu", Edit("lane / 8 % 2 * THIRDS_AT", "0 * THIRDS_AT"), FIRST),
+    Mutant(
+        "a strip's last neighbour",
+        "conv_mma_first.cu",
+        Edit("PIXELS = TILE_COLUMNS + 2", "PIXELS = TILE_COLUMNS + 1"),
+        FIRST,
+    ),
+    Mutant("rows of the wrong kh", "conv_mma_first.cu", Edit("b[half + kh]", "b[half + 2 - kh]"), FIRST),
+    Mutant(
+        "pixels of the row above at the edge",
+        "conv_mma_first.cu",
+        Edit("static_cast<unsigned>(x) < static_cast<unsigned>(W)", "true"),
+        FIRST_NARROW,
+    ),
+    Mutant(
+        "channels stored beyond the pitch", "conv_mma_first.cu", Edit("oc < pitch ? W - x : 0", "W - x"), FIRST_NARROW
+    ),
+    Mutant("columns stored beyond the map", "conv_mma_first.cu", Edit("output < columns && ", ""), FIRST_NARROW),
+    Mutant("rows stored beyond the map", "conv_mma_first.cu", Edit(" && 2 * pair + half < height", ""), FIRST),
+    Mutant(
+        "padding normalised", "conv_mma_first.cu", Edit("inside ? limits(value) : 0.0f", "limits(value)"), FIRST_BYTES
+    ),
+    Mutant(
+        "the bias of the first tile",
+        "conv_mma_first.cu",
+        Edit("load4(bias + oc + v)", "load4(bias + oc % TILE_OC + v)"),
+        FIRST_WIDE,
+    ),
+    Mutant(
+        "something beside the third pixel",
+        "conv_mma_first.cu",
+        Edit("make_uint4(cell.x, cell.y, 0, 0)", "make_uint4(cell.x, cell.y, 0x7fff7fff, 0)"),
+        FIRST,
+    ),
+    Mutant(
+        "NaN not told",
+        "conv_mma_first.cu",
+        Edit("if (pixels.largest_read >= INFINITE) atomicOr(status + n, 1);", ""),
+        FIRST_NAN,
+    ),
+    Mutant(
+        "padding not zero beside an infinity",
+        "conv_mma_first.cu",
+        Edit("if (oc + v >= OC) sum", "if (oc + v > OC + 64) sum"),
+        FIRST_INFINITY,
+    ),
+    Mutant(
+        "pixels beyond float16 not told",
+        "conv_mma_first.cu",
+        Edit("pixels.largest >= OVERFLOWS", "pixels.largest > OVERFLOWS"),
+        FIRST_BEYOND,
+    ),
     Mutant("a window of two rows", "conv_few.cu", Edit("tap / SIDE * REACH", "tap / SIDE % 2 * REACH"), FEW),
     Mutant("pixels of the row above read at the edge", "conv_few.cu", Edit("&& (unsigned)w < (unsigned)W;", ";"), FEW),
     Mutant("the second half of 64 channels lost", "conv_few.cu", Edit("half = step / 2,", "half = 0 * step / 2,"), FEW),

@@ -12,7 +12,7 @@ import pytest
 from tests.support import workers
 from tests.support.kernel_harness import Result
 from tests.support.wgmma_harness import FullyCase, Trial, build_together
-from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import HaloTile
 from vgg16gpu.compiler.lowering.gemm import gemm_mma
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
@@ -27,11 +27,15 @@ PRECISIONS = tuple(STORED)
 
 @dataclass(frozen=True, eq=False)
 class MmaTrial(Trial):
-    """A trial on the mma kernels; the tiles are forced on all convolutions, and on all fully connected layers."""
+    """A trial on the mma kernels; the tiles are forced on all convolutions, and on all fully connected layers.
+
+    first_on: kinds of devices where conv_mma_first takes images in.
+    """
 
     kernels: str = "mma"
     conv_tile: MmaTile | HaloTile | None = None
     gemm_tile: MmaTile | None = None
+    first_on: tuple[str, ...] = conv_mma_first.KINDS
 
     def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
         """The plan for these batch sizes, or for the trial's own."""
@@ -45,8 +49,9 @@ class MmaTrial(Trial):
 
     @contextmanager
     def _forced(self) -> Iterator[None]:
-        """While this lasts, the planner takes the trial's tiles."""
+        """While this lasts, the planner takes the trial's tiles, and the first layer's kernel as it says."""
         with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(conv_mma_first, "KINDS", self.first_on))
             for module, tile in ((conv_mma, self.conv_tile), (gemm_mma, self.gemm_tile)):
                 if tile is not None:
                     stack.enter_context(mock.patch.object(module, "_tile", return_value=tile))

@@ -84,8 +84,12 @@ def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str) -> N
     with Engine(digits_model(), device=kind, batch=(1, 50), precision=precision, kernels="mma") as engine:
         assert {*engine.plan.families.values()} == {"mma"}
         scores = engine.run(images)
-        assert np.array_equal(engine.run(images[:1]), scores[:1])
+        alone = engine.run(images[:1])
     assert isinstance(scores, np.ndarray)
+    if precision == "int8":
+        assert np.array_equal(alone, scores[:1])
+    else:  # a GPU takes other kernels for one image, with other orders of sums
+        assert score_error(np.asarray(alone)[0], scores[0]) <= ERRORS[precision]
     right, wanted = (float((found.argmax(axis=1) == labels).mean()) for found in (scores, exact))
     assert abs(right - wanted) <= 0.01
     errors = [score_error(found, reference) for found, reference in zip(scores, exact, strict=True)]

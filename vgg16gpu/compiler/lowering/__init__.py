@@ -35,6 +35,7 @@ MODULES: Final = (
     Row("conv.conv_general", _FFMA, ("GeneralConv",)),
     Row("conv.conv_igemm", _FFMA, ("Conv",)),
     Row("conv.conv_mma", ("mma",), ("Conv",)),
+    Row("conv.conv_mma_first", ("mma",), ("Conv",)),
     Row("conv.conv_wgmma", ("wgmma",), ("Conv",)),
     Row("gemm.fc_wgmma", ("wgmma",), ("Gemm",)),
     Row("gemm.gemm_direct", _FFMA, ("Gemm",)),

@@ -1,0 +1,145 @@
+"""The first convolution of a network on mma.sync: the Python side of kernels/conv/conv_mma_first.cu.
+
+It reads the run-time input as the user gives it, so that the input is stored in no other form.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.flop import flop
+from vgg16gpu.compiler.graph.ops import Array, Conv
+from vgg16gpu.compiler.lowering import mma
+from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated, activation, input_limits, taking
+from vgg16gpu.compiler.lowering.base import InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Pointer, Value
+
+SOURCE: Final = "conv_mma_first.cu"
+KINDS: Final = ("cuda",)  # of devices where it is planned; it runs on any
+MAX_CHANNELS: Final = 4
+TILE_CHANNELS: Final = 64
+TILE_COLUMNS: Final = 32
+MIN_BLOCKS: Final = 4  # on a multiprocessor: caps the registers
+ROWS: Final = (14, 8, 4, 2)  # of a block, even: more read less of the input twice, fewer occupy all of a card
+_ROW_NBYTES: Final = 2 * TILE_COLUMNS * 16  # of shared memory
+_FILL_ROWS: Final = 3  # what a block costs before its first row, in rows
+
+
+class FirstWeights(NamedTuple):
+    """What the kernel reads beside its input, in its order."""
+
+    weight: Pointer  # as `fragments` has them, of the element
+    bias: Pointer  # a float for each output, rounded up to whole tiles
+
+
+def kernel(element: Element, source: str, channels: int) -> Kernel:
+    """The kernel compiled for this element, for images of this type, "float32" or "uint8", with so many channels."""
+    macros = {
+        "ELEMENT": element.number,
+        "IMAGE": int(source == "uint8"),
+        "IN_CHANNELS": channels,
+        "TILE_COLUMNS": TILE_COLUMNS,
+        "MIN_BLOCKS": MIN_BLOCKS,
+    }
+    return Kernel(SOURCE, "conv_mma_first", tuple(macros.items()))
+
+
+VARIANTS = (  # tools/ptxas.py
+    *(
+        kernel(element, source, channels).defines
+        for element in mma.ELEMENTS.values()
+        for source in ("float32", "uint8")
+        for channels in (1, 3, 4)
+    ),
+    (*kernel(Element.F16, "uint8", 3).defines, CLIPS, CLIPS_INPUT),
+)
+
+
+def supports(layer: Layer[Conv]) -> bool:
+    """Same-size 3x3 convolutions of the run-time input, with up to four channels and no pool behind it.
+
+    Not what a loss compares, which may want float32.
+    """
+    op = layer.op
+    reads_image = layer.reads_input and op.weight.shape[1] <= MAX_CHANNELS
+    known = layer.quantised is None and layer.facts.kind in KINDS and mma.supports(layer)
+    return reads_image and known and is_same_3x3(op) and not op.pool and not layer.compared
+
+
+def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights:
+    """Weights as fragments, and the bias."""
+    op = layer.op
+    found = fragments(op.weight)
+    packed = pack_gemm(found, found.shape[1], 1, arena, mma.ELEMENTS[layer.precision], 1)
+    return FirstWeights(packed, arena.add_vector(op.bias, op.weight.shape[0], TILE_CHANNELS))
+
+
+def fragments(weight: Array) -> npt.NDArray[np.float32]:
+    """(OC, C, 3, 3) as (rows, 8): the eight values of each lane of a warp, by tiles of 64 channels, kh, 16 channels.
+
+    Lane 4g + t has of rows g and g + 8 the values 2t, 2t + 1 of k, then the same of 2t + 8, 2t + 9; k is 4 kw + c, and
+    row 8h + g of products i is channel 8g + 2i + h: the outputs of a lane are neighbours.
+    """
+    outputs, channels = weight.shape[:2]
+    tiles = ceil_div(outputs, TILE_CHANNELS)
+    slots = np.zeros((tiles * TILE_CHANNELS, 3, 4, 4), np.float32)  # channel, kh, kw, c
+    slots[:outputs, :, :3, :channels] = weight.transpose(0, 2, 3, 1)
+    parts = slots.reshape(tiles, 8, 4, 2, 3, 2, 4, 2)  # tile, g, i, h, kh, half of k, t, of two
+    return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 6, 5, 3, 7).reshape(-1, 8))
+
+
+def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    op = layer.op
+    batch, channels, height, width = layer.x_shape
+    outputs = op.weight.shape[0]
+    across = ceil_div(outputs, TILE_CHANNELS) * ceil_div(width, TILE_COLUMNS) * batch
+    rows = choose_rows(height, across, layer.facts.multiprocessors)
+    normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
+    return (
+        Step(
+            kernel=taking(activated(kernel(y.element, x.element_type, channels), op), x.limits),
+            grid=Dim3(across * ceil_div(height, rows)),
+            block=Dim3(4 * TILE_COLUMNS),
+            arguments=(
+                *(y.pointer, places.maxima, x.pointer, *held, *normalisation, places.control.status),
+                *scalars(height, width, outputs, y.pitch, rows),
+                *activation(op),
+                *scalars(1),
+                *input_limits(x.limits),
+            ),
+            shared=(rows + 2) * _ROW_NBYTES,
+            flop=flop(op, layer.x_shape),
+            nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
+            names=op.names,
+            label=label(op),
+        ),
+    )
+
+
+def choose_rows(height: int, across: int, multiprocessors: int) -> int:
+    """Rows of a block, for so many tiles beside each other: the least work of a multiprocessor, one after the other."""
+
+    def work(rows: int) -> int:
+        blocks = across * ceil_div(height, rows)
+        return ceil_div(blocks, MIN_BLOCKS * multiprocessors) * (rows + _FILL_ROWS)
+
+    return min(ROWS, key=work)
+
+
+LOWERING = InputLowering(
+    Conv,
+    steps,
+    weights,
+    family="mma",
+    priority=2,
+    supports=supports,
+    gives=lambda layer, _: mma.ELEMENTS[layer.precision],
+)
