@@ -72,11 +72,43 @@ __device__ __forceinline__ float round_to_f16(float v) {
 #endif
 }
 
+// The nearest number within the element's range; 0 for a quiet NaN, as products are: fmaxf drops it.
+template <int ELEMENT_>
+__device__ __forceinline__ float saturated(float v) {
+  constexpr float LEAST = ELEMENT_ == U8 ? 0.0f : -128.0f, MOST = ELEMENT_ == U8 ? 255.0f : 127.0f;
+  return fminf(fmaxf(ELEMENT_ != U8 && v != v ? 0.0f : v, LEAST), MOST);
+}
+
 // The nearest integer (ties to even) that the element holds; 0 for NaN.
 template <int ELEMENT_>
 __device__ __forceinline__ int quantise(float v) {
-  constexpr float LEAST = ELEMENT_ == U8 ? 0.0f : -128.0f, MOST = ELEMENT_ == U8 ? 255.0f : 127.0f;
-  return v != v ? 0 : static_cast<int>(rintf(fminf(fmaxf(v, LEAST), MOST)));
+  return static_cast<int>(rintf(saturated<ELEMENT_>(v)));
+}
+
+// 1.5 * 2^23: a small number that is added to it becomes the nearest integer, ties to even, in the low bits of the sum.
+// A GPU converts a float to an integer at a quarter of the rate of an addition.
+constexpr float ROUNDS = 12582912.0f;
+
+// quantise, as a float.
+template <int ELEMENT_>
+__device__ __forceinline__ float quantised(float v) {
+  return (saturated<ELEMENT_>(v) + ROUNDS) - ROUNDS;
+}
+
+// quantise, of four values, in one word.
+template <int ELEMENT_>
+__device__ __forceinline__ unsigned quantise4(const float (&v)[4]) {
+#ifdef __CUDACC__
+  unsigned bits[4];
+  UNROLL
+  for (int i = 0; i < 4; i++) bits[i] = __float_as_uint(saturated<ELEMENT_>(v[i]) + ROUNDS);
+  return __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
+#else
+  unsigned word = 0;
+  UNROLL
+  for (int i = 0; i < 4; i++) word |= (quantise<ELEMENT_>(v[i]) & 0xffu) << 8 * i;
+  return word;
+#endif
 }
 
 // `LENGTH` (4 or 8) values of an element in 32-bit words, in order.
@@ -96,10 +128,10 @@ struct PackedValues {
       } else if constexpr (ELEMENT_ == BF16) {
         word[w] = pack2_bf16(value[2 * w], value[2 * w + 1]);
       } else {
-        word[w] = 0;
+        float scaled[4];
         UNROLL
-        for (int i = 0; i < 4; i++)
-          word[w] |= (quantise<ELEMENT_>(value[4 * w + i] * scale[4 * w + i]) & 0xffu) << 8 * i;
+        for (int i = 0; i < 4; i++) scaled[i] = value[4 * w + i] * scale[4 * w + i];
+        word[w] = quantise4<ELEMENT_>(scaled);
       }
     }
   }
@@ -182,6 +214,15 @@ __device__ __forceinline__ float activated(float v, Activation activation) {
 #else
   return activation.is_relu ? larger_or_nan(v, 0.0f) : v;
 #endif
+}
+
+// The activation of a value that is stored as ELEMENT_: unsigned bytes, which saturate at zero, need no ReLU.
+template <int ELEMENT_>
+__device__ __forceinline__ float activated_as(float v, Activation activation) {
+#ifndef CLIPS
+  if (ELEMENT_ == U8) return v;
+#endif
+  return activated(v, activation);
 }
 
 // What becomes of a sum: a quantised one gets its scale, then bias and activation. Padded channels are zero even where

@@ -45,7 +45,12 @@ FIRST_NARROW = first(case=ConvCase("bf16", (2, 4, 5, 9), 5))
 FIRST_BYTES = first(case=ConvCase("fp16", (1, 3, 5, 9), 64, pixels=True))
 FIRST_WIDE = first(case=ConvCase("fp16", (1, 3, 5, 9), 70))
 FIRST_NAN = partial(test_conv_mma_first.test_nan_reaches_the_windows_that_hold_it_and_no_other, precision="bf16")
-FIRST_INFINITY = test_conv_mma_first.test_padding_channels_stay_zero_beside_an_infinity
+FIRST_INFINITY = partial(test_conv_mma_first.test_padding_channels_stay_zero_beside_an_infinity, precision="bf16")
+FIRST_INTEGERS = first(case=ConvCase("int8", (2, 3, 5, 19), 70))
+FIRST_TIES = partial(test_conv_mma_first.test_saturated_pixels_and_ties, signed=True)
+FIRST_FLOAT32 = test_conv_mma_first.test_integers_that_nobody_reads_are_float32
+FIRST_LIMITS = partial(test_conv_mma_first.test_limits_of_integers, pixels=False, lowest=0.0)
+FIRST_NAN_AS_INTEGER = test_conv_mma_first.test_nan_is_reported_in_int8
 FIRST_BEYOND = partial(test_conv_mma_first.test_pixels_beyond_float16_are_reported, size=65520.0)
 
 gemm = partial(partial, test_gemm_mma.test_small_shapes)
@@ -134,6 +139,49 @@ MMA_MUTANTS = (
         "conv_mma_first.cu",
         Edit("pixels.largest >= OVERFLOWS", "pixels.largest > OVERFLOWS"),
         FIRST_BEYOND,
+    ),
+    Mutant(
+        "pixels not made integers",
+        "conv_mma_first.cu",
+        Edit("quantised<X_ELEMENT>(v[c] * in_scale)", "v[c] * in_scale"),
+        FIRST_INTEGERS,
+    ),
+    Mutant(
+        "pixels of the stored element",
+        "conv_mma_first.cu",
+        Edit("quantised<X_ELEMENT>", "quantised<OUT_ELEMENT>"),
+        FIRST_INTEGERS,
+    ),
+    Mutant(
+        "scales of the first tile",
+        "conv_mma_first.cu",
+        Edit("load4(dequant + oc + v)", "load4(dequant + oc % TILE_OC + v)"),
+        FIRST_INTEGERS,
+    ),
+    Mutant("ties to odd", "mma_epilogue.cuh", Edit("ROUNDS = 12582912.0f", "ROUNDS = 12582911.0f"), FIRST_TIES),
+    Mutant(
+        "pixels that do not saturate",
+        "mma_epilogue.cuh",
+        Edit("return (saturated<ELEMENT_>(v) + ROUNDS)", "return (v + ROUNDS)"),
+        FIRST_TIES,
+    ),
+    Mutant(
+        "NaN the least integer",
+        "mma_epilogue.cuh",
+        Edit("ELEMENT_ != U8 && v != v ? 0.0f : v", "v"),
+        FIRST_NAN_AS_INTEGER,
+    ),
+    Mutant(
+        "limits of bytes dropped",
+        "mma_epilogue.cuh",
+        Edit("#ifndef CLIPS\n  if (ELEMENT_ == U8)", "#if 1\n  if (ELEMENT_ == U8)"),
+        FIRST_LIMITS,
+    ),
+    Mutant(
+        "eight channels stored where four are left",
+        "conv_mma_first.cu",
+        Edit("OUT_ELEMENT == F32 ? pitch - oc : CHANNELS", "CHANNELS"),
+        FIRST_FLOAT32,
     ),
     Mutant("a window of two rows", "conv_few.cu", Edit("tap / SIDE * REACH", "tap / SIDE % 2 * REACH"), FEW),
     Mutant("pixels of the row above read at the edge", "conv_few.cu", Edit("&& (unsigned)w < (unsigned)W;", ";"), FEW),
@@ -237,7 +285,7 @@ MMA_MUTANTS = (
     Mutant(
         "integers cut off",
         "mma_epilogue.cuh",
-        Edit("rintf(fminf(fmaxf(v, LEAST), MOST))", "fminf(fmaxf(v, LEAST), MOST)"),
+        Edit("rintf(saturated<ELEMENT_>(v))", "saturated<ELEMENT_>(v)"),
         IN_BYTES,
     ),
     Mutant(

@@ -5,7 +5,7 @@ It reads the run-time input as the user gives it, so that the input is stored in
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,11 @@ from vgg16gpu.compiler.lowering.base import InputLowering, Layer, Places, Source
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Element, Pointer, Value
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import Integers8
 
 SOURCE: Final = "conv_mma_first.cu"
 KINDS: Final = ("cuda",)  # of devices where it is planned; it runs on any
@@ -36,18 +39,23 @@ class FirstWeights(NamedTuple):
     """What the kernel reads beside its input, in its order."""
 
     weight: Pointer  # as `fragments` has them, of the element
-    bias: Pointer  # a float for each output, rounded up to whole tiles
+    dequant: Pointer  # int8: what takes the scales of weights and input out of a sum; else not read
+    bias: Pointer  # a float for each output, rounded up to whole tiles, as of dequant
 
 
-def kernel(element: Element, source: str, channels: int) -> Kernel:
-    """The kernel compiled for this element, for images of this type, "float32" or "uint8", with so many channels."""
+def kernel(element: Element, source: str, channels: int, pixel: Element | None = None) -> Kernel:
+    """The kernel that stores this element, of images of this type, "float32" or "uint8", with so many channels.
+
+    pixel: int8: what pixels are rounded to; float16 holds these integers.
+    """
     macros = {
-        "ELEMENT": element.number,
+        "ELEMENT": (Element.F16 if pixel else element).number,
         "IMAGE": int(source == "uint8"),
         "IN_CHANNELS": channels,
         "TILE_COLUMNS": TILE_COLUMNS,
         "MIN_BLOCKS": MIN_BLOCKS,
     }
+    macros |= {"X_ELEMENT": pixel.number, "OUT_ELEMENT": element.number} if pixel else {}
     return Kernel(SOURCE, "conv_mma_first", tuple(macros.items()))
 
 
@@ -59,6 +67,17 @@ VARIANTS = (  # tools/ptxas.py
         for channels in (1, 3, 4)
     ),
     (*kernel(Element.F16, "uint8", 3).defines, CLIPS, CLIPS_INPUT),
+    *(
+        kernel(element, source, channels, pixel).defines
+        for element, source, channels, pixel in (
+            (Element.U8, "float32", 3, Element.S8),
+            (Element.U8, "uint8", 3, Element.S8),
+            (Element.S8, "float32", 4, Element.S8),
+            (Element.S8, "uint8", 1, Element.U8),
+            (Element.F32, "float32", 3, Element.S8),
+        )
+    ),
+    (*kernel(Element.U8, "uint8", 3, Element.S8).defines, CLIPS, CLIPS_INPUT),
 )
 
 
@@ -69,19 +88,23 @@ def supports(layer: Layer[Conv]) -> bool:
     """
     op = layer.op
     reads_image = layer.reads_input and op.weight.shape[1] <= MAX_CHANNELS
-    known = layer.quantised is None and layer.facts.kind in KINDS and mma.supports(layer)
+    known = layer.facts.kind in KINDS and mma.supports(layer)
     return reads_image and known and is_same_3x3(op) and not op.pool and not layer.compared
 
 
 def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights:
-    """Weights as fragments, and the bias."""
-    op = layer.op
-    found = fragments(op.weight)
-    packed = pack_gemm(found, found.shape[1], 1, arena, mma.ELEMENTS[layer.precision], 1)
-    return FirstWeights(packed, arena.add_vector(op.bias, op.weight.shape[0], TILE_CHANNELS))
+    """Weights as fragments, and the vectors that go with them."""
+    op, quantised = layer.op, layer.quantised
+    outputs = op.weight.shape[0]
+    found = fragments(op.weight if quantised is None else quantised.weight)
+    element = mma.ELEMENTS[layer.precision] if quantised is None else Element.F16
+    packed = pack_gemm(found, found.shape[1], 1, arena, element, 1)
+    bias = arena.add_vector(op.bias, outputs, TILE_CHANNELS)
+    dequant = bias if quantised is None else arena.add_vector(quantised.dequant, outputs, TILE_CHANNELS)
+    return FirstWeights(packed, dequant=dequant, bias=bias)
 
 
-def fragments(weight: Array) -> npt.NDArray[np.float32]:
+def fragments(weight: Array | Integers8) -> npt.NDArray[np.float32]:
     """(OC, C, 3, 3) as (rows, 8): the eight values of each lane of a warp, by tiles of 64 channels, kh, 16 channels.
 
     Lane 4g + t has of rows g and g + 8 the values 2t, 2t + 1 of k, then the same of 2t + 8, 2t + 9; k is 4 kw + c, and
@@ -97,19 +120,22 @@ def fragments(weight: Array) -> npt.NDArray[np.float32]:
 
 def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    op = layer.op
+    op, quantised = layer.op, layer.quantised
     batch, channels, height, width = layer.x_shape
     outputs = op.weight.shape[0]
     across = ceil_div(outputs, TILE_CHANNELS) * ceil_div(width, TILE_COLUMNS) * batch
     rows = choose_rows(height, across, layer.facts.multiprocessors)
     normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
+    pixel = mma.x_element(layer) if quantised else None
+    scales = (quantised.x, quantised.y) if quantised else (None, None)
     return (
         Step(
-            kernel=taking(activated(kernel(y.element, x.element_type, channels), op), x.limits),
+            kernel=taking(activated(kernel(y.element, x.element_type, channels, pixel), op), x.limits),
             grid=Dim3(across * ceil_div(height, rows)),
             block=Dim3(4 * TILE_COLUMNS),
             arguments=(
                 *(y.pointer, places.maxima, x.pointer, *held, *normalisation, places.control.status),
+                *(Scalar(float(scale.inverse) if scale else 1.0, "f") for scale in scales),
                 *scalars(height, width, outputs, y.pitch, rows),
                 *activation(op),
                 *scalars(1),
@@ -141,5 +167,5 @@ LOWERING = InputLowering(
     family="mma",
     priority=2,
     supports=supports,
-    gives=lambda layer, _: mma.ELEMENTS[layer.precision],
+    gives=lambda layer, wanted: mma.gives(layer, wanted if layer.quantised else ()),
 )
