@@ -141,11 +141,12 @@ def opened(torch: Any, model: Path, name: str, where: str) -> tuple[Any, Any]:
     """A module and its engine."""
     from vgg16gpu.pytorch import Features, PerceptualLoss
 
+    device = torch.empty(0, device=where).device  # as tensors have it, with a number
     if name == "features":
         features = Features(model, tuple(LAYERS), precision="fp32", batch=2, memory=BOUND[where])
-        return features, features._engine(torch.device(where))
+        return features, features._engine(device)
     loss = PerceptualLoss(model, LAYERS, precision="fp32", batch=2, memory=BOUND[where])
-    return loss, loss._runs(torch.device(where)).engine
+    return loss, loss._runs(device).engine
 
 
 def check(torch: Any, model: Path, name: str, where: str, rounds: int, lost: int = 0) -> None:
