@@ -81,7 +81,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep modules and items out of garbage collections: each full one would walk through them for 0.3 s.
 
-    Python's own threshold, 700 new objects, has a collection a few hundred times in a second of planning. Tests of a GPU
+    Python's own threshold, 700 new objects, has a collection a few hundred times in a second of planning. Runs on a GPU
     keep it: torch's operators leave cycles that hold autograd's graphs, and a capture must not meet those.
     """
     gc.disable()
