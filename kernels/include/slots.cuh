@@ -31,6 +31,7 @@ struct Slots {
 
   // The warp has read what the slot holds.
   __device__ __forceinline__ void note_read(int slot) const {
+    __syncwarp();  // one lane speaks for all: their reads come before
     if (threadIdx.x % 32 == 0)
       asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(read + 8 * slot) : "memory");
   }
