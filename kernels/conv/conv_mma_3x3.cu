@@ -54,10 +54,10 @@ constexpr int PIECES = CHUNK_NBYTES / 16;
 constexpr int STEPS = CHUNK_NBYTES / PRODUCT_NBYTES;
 constexpr int WARPS_OC = TILE_OC / WARP_OC;
 constexpr int THREADS = 32 * WARPS_OC * (TILE_COLUMNS / 8);
-constexpr int MT = WARP_OC / 16;                       // products of a warp across its channels
-constexpr int CHANNELS = 2 * MT;                       // neighbouring channels of a thread
-constexpr int SEGMENTS = 3;                            // images that TILE_COLUMNS may touch
-constexpr int PITCH = TILE_COLUMNS + 2 * SEGMENTS;     // pixels in a row of the halo
+constexpr int MT = WARP_OC / 16;                    // products of a warp across its channels
+constexpr int CHANNELS = 2 * MT;                    // neighbouring channels of a thread
+constexpr int SEGMENTS = 3;                         // images that TILE_COLUMNS may touch
+constexpr int PITCH = TILE_COLUMNS + 2 * SEGMENTS;  // pixels in a row of the halo
 constexpr int HALO_PIXELS = (TILE_ROWS + 2) * PITCH;
 constexpr int HALO_NBYTES = HALO_PIXELS * CHUNK_NBYTES;
 constexpr int ROW_NBYTES = PITCH * CHUNK_NBYTES;
@@ -70,7 +70,7 @@ constexpr int TIMES = STEPS * PAIRS;        // pairs of rows that a slot of weig
 // When, of these, the next but one slot begins to be filled, and when the next step's weights are read: late enough for
 // slower warps, early enough for memory. Measured on an H200.
 constexpr int FETCH_TIME = TIMES / 2 - 2, NEXT_PAIR = PAIRS / 2 + 1, NEXT_TIME = TIMES - PAIRS + NEXT_PAIR;
-constexpr int WINDOW = POOL ? 2 : 1;        // rows, and columns, that make an output
+constexpr int WINDOW = POOL ? 2 : 1;  // rows, and columns, that make an output
 
 static_assert(WARP_OC == 32 || WARP_OC == 64, "a thread stores 4 or 8 neighbouring channels");
 static_assert(TILE_ROWS % 2 == 0 && TILE_COLUMNS % 8 == 0, "rows are read in pairs, columns by eight");
@@ -218,7 +218,7 @@ struct Product {
   Weights a[2];  // the next step's, and the next rows, are on their way while these are multiplied
   Pixels b[2];
 
-  // Where a stage's first fragments lie: weights of the warp, and the lane's pixel of the row above the tile.
+  // Where a slot's first fragments lie: weights of the warp, and the lane's pixel of the row above the tile.
   struct Place {
     const char* a;
     const char* b;
@@ -356,8 +356,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma_3x3(
   for (int output = 0; output < 2 / WINDOW; output++) {
     const int n = (mine + output) / tile.width, w = mine + output - n * tile.width;
     const int rows = n < N && oc < pitch ? tile.height - tile.row0 : 0;
-    char* target = static_cast<char*>(out) + element_nbytes(OUT_ELEMENT) * (((static_cast<long long>(n) * (tile.height / WINDOW) + tile.row0 / WINDOW) * (tile.width / WINDOW) +
-                       w / WINDOW) * pitch + oc);
+    const long long map_row = static_cast<long long>(n) * (tile.height / WINDOW) + tile.row0 / WINDOW;
+    const long long index = (map_row * (tile.width / WINDOW) + w / WINDOW) * pitch + oc;
+    char* target = static_cast<char*>(out) + element_nbytes(OUT_ELEMENT) * index;
     image[output] = n;
     UNROLL
     for (int r = 0; r < TILE_ROWS; r += WINDOW) {

@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma_first
        H, W);
   if (pixels.largest_read >= INFINITE) atomicOr(status + n, 1);
   if (RECORDS && pixels.largest >= OVERFLOWS)
-    raise(maxima + static_cast<long long>(n) * maxima_stride, static_cast<int>(max(pixels.largest, INFINITE)));
+    raise_maximum(maxima + static_cast<long long>(n) * maxima_stride, static_cast<int>(max(pixels.largest, INFINITE)));
   __syncthreads();  // the pixels are there
 
   const char* place = halo + lane / 16 * ROW_NBYTES + lane / 8 % 2 * THIRDS_AT + (warp_column + lane % 8) * ENTRY;

@@ -177,7 +177,7 @@ __device__ __forceinline__ unsigned max2_magnitudes(unsigned largest, unsigned p
 }
 
 // Raise *maximum to `bits`. A look first: thousands of warps raise one word, and all but a few find it high enough.
-__device__ __forceinline__ void raise(int* maximum, int bits) {
+__device__ __forceinline__ void raise_maximum(int* maximum, int bits) {
   if (*static_cast<volatile int*>(maximum) < bits) atomicMax(maximum, bits);
 }
 
@@ -185,15 +185,13 @@ __device__ __forceinline__ void raise(int* maximum, int bits) {
 __device__ __forceinline__ void record_f16_magnitude(int* maximum, int bits) {
   UNROLL
   for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
-  if (threadIdx.x % 32 == 0) raise(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
+  if (threadIdx.x % 32 == 0) raise_maximum(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
 }
 
 // Raise *maximum to the largest magnitude of all lanes, of those that max2_magnitudes found in each.
 __device__ __forceinline__ void record_magnitudes(int* maximum, unsigned pair) {
-  int bits = max(pair & 0xffffu, pair >> 16);
-  UNROLL
-  for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
-  if (threadIdx.x % 32 == 0) raise(maximum, __float_as_int(f16_value(static_cast<unsigned short>(bits))));
+  const unsigned larger = max(pair & 0xffffu, pair >> 16);
+  record_f16_magnitude(maximum, __float_as_int(f16_value(static_cast<unsigned short>(larger))));
 }
 
 // The larger value, or NaN if either is NaN; 0 is above -0.

@@ -8,11 +8,10 @@
 // turn: how many times a slot was filled before; only its lowest bit is looked at.
 template <int SLOTS, int THREADS>
 struct Slots {
-  static constexpr int NBYTES = 16 * SLOTS;  // of shared memory, a multiple of 8 from its beginning
 #if HAS_COPY_ASYNC
   unsigned filled, read;  // addresses of SLOTS barriers each
 
-  // All threads call it; another barrier of the block comes before any wait.
+  // barriers: 16 * SLOTS bytes of shared memory, a multiple of 8. All threads call it; another barrier of the block comes before any wait.
   __device__ __forceinline__ explicit Slots(void* barriers) {
     filled = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
     read = filled + 8 * SLOTS;

@@ -326,7 +326,7 @@ FAULTY = {"below 0": -0.25, "NaN": float("nan"), "infinite": float("inf")}
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_faulty_masks_where_nobody_waits_make_nan(torch: Any, name: str) -> None:
-    """As on a GPU: all of the image's means, Gram matrices and gradients, and none of the other image's."""
+    """Make NaN, as on a GPU, all of the image's means, Gram matrices and gradients, and none of the other image's."""
     from vgg16gpu.pytorch.layer_terms import _Masks
 
     mask = torch.ones(2, 1, 16, 16)

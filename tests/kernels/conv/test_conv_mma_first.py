@@ -130,7 +130,7 @@ def test_saturated_pixels_and_ties(device: Device, signed: bool) -> None:
 @pytest.mark.parametrize("lowest", [-0.25, 0.0])
 @pytest.mark.parametrize("pixels", [False, True])
 def test_limits_of_integers(device: Device, pixels: bool, lowest: float) -> None:
-    """Where the integers reach further than the limits; from 0 on they are unsigned bytes."""
+    """Clip where the integers reach further than the limits; from 0 on they are unsigned bytes."""
     trial = trial_of(ConvCase("int8", (2, 3, 7, 9), 20, relu=False, pixels=pixels))
     conv, *others = trial.graph.ops
     assert isinstance(conv, Conv)
@@ -211,7 +211,7 @@ def test_padding_channels_stay_zero_beside_an_infinity(device: Device, precision
 
 @pytest.mark.parametrize("size", [65520.0, -65520.0, 1e38])
 def test_pixels_beyond_float16_are_reported(device: Device, size: float) -> None:
-    """Of their image alone, also where nothing infinite is stored: all of their products go to a ReLU's zero."""
+    """Tell it of their image alone, also where nothing infinite is stored: all products go to a ReLU's zero."""
     trial = trial_of(ConvCase("fp16", (3, 3, 8, 8), 9))
     conv = trial.graph.ops[0]
     assert isinstance(conv, Conv)

@@ -25,23 +25,23 @@ PART_ALIGNMENT = 128  # bytes; whole stages of every tile
 
 
 class AnyTile(Protocol):
-    """What the time of a tile is estimated from, see MmaTile."""
+    """Hold what the time of a tile is estimated from, see MmaTile."""
 
     @property
     def min_blocks(self) -> int:
-        """Blocks resident on a multiprocessor."""
+        """Return how many blocks are resident on a multiprocessor."""
 
     @property
     def speed(self) -> float:
-        """Of a multiprocessor with these."""
+        """Return the speed of a multiprocessor with these."""
 
     @property
     def alone(self) -> float:
-        """Of one with a single block."""
+        """Return the speed of one with a single block."""
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory."""
+        """Return the bytes of dynamic shared memory."""
 
 
 @dataclass(frozen=True)

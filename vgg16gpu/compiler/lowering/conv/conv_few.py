@@ -9,8 +9,7 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.common import TAPS, label
-from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Element, Value

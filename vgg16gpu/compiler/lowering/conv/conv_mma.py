@@ -10,7 +10,7 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES, HaloTile, fits
+from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import MAX_IMAGES, TILES, HaloTile, fits
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
 from vgg16gpu.compiler.lowering.mma_geometry import (
@@ -51,13 +51,14 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Plac
     images, out_channels = x.shape[0], op.weight.shape[0]
     tile = _tile(layer, x, out_h, out_w)
     if isinstance(tile, HaloTile):
-        _check_limits(layer, x, tile.columns * tile.rows, images * out_h * out_w)
+        _check_limits(layer, x, MAX_IMAGES, ceil_div(images * out_h * out_w, tile.rows * tile.columns))
         kernel = tile.kernel(x.element, y.element, op.pool)
         blocks = tile.blocks(images, out_h, out_w, out_channels)
         geometry = scalars(images, x.shape[2], x.shape[3], x.pitch, out_channels, y.pitch)
     else:
         rows = images * out_h * out_w
-        _check_limits(layer, x, tile.px, rows)
+        # The pixels of a tile come from so many images, at most.
+        _check_limits(layer, x, 2 + tile.px * images // rows, ceil_div(rows, tile.px))
         kernel = tile.conv_kernel(x.element, y.element, op.pool)
         blocks = conv_grid(tile, rows, out_channels).x
         geometry = (
@@ -94,13 +95,12 @@ def _tile(layer: Layer[Conv], x: Value, out_h: int, out_w: int) -> MmaTile | Hal
     return min(times, key=lambda tile: times[tile])
 
 
-def _check_limits(layer: Layer[Conv], x: Value, pixels: int, rows: int) -> None:
-    """The kernels have 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
+def _check_limits(layer: Layer[Conv], x: Value, images: int, tiles: int) -> None:
+    """Raise ModelError beyond 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
     op = layer.op
     image = x.nbytes // x.shape[0]
-    images = 2 + pixels * x.shape[0] // rows  # that the pixels of a tile come from, at most
     side = max(*x.shape[2:], *op.window.kernel, op.window.pads.top, op.window.pads.left)
-    if side >= 1 << 15 or image * images >= 1 << 31 or ceil_div(rows, pixels) >= 1 << 25:
+    if side >= 1 << 15 or image * images >= 1 << 31 or tiles >= 1 << 25:
         raise ModelError(
             f"Conv '{op.y}': its input {x.shape}, padded by {tuple(op.window.pads)}, is too large; maps and kernels "
             "may have up to 32767 rows and columns and the images of a tile 2 GB; use a smaller image or batch"

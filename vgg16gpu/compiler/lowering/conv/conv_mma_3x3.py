@@ -8,15 +8,15 @@ from typing import Final
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import Layer, ceil_div
-from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.mma_geometry import OPERANDS
 from vgg16gpu.program.launches import Kernel
 from vgg16gpu.program.values import Element, Value
 
 FIRST_WITH_COPIES: Final = (8, 0)  # asynchronous ones: with others conv_mma is faster
-MIN_WIDTH: Final = 8  # columns of a map: a tile reaches into three images at most
+MIN_WIDTH: Final = 8  # columns of a map: a tile reaches into MAX_IMAGES then
 _CHUNK_NBYTES: Final = 64
-_SEGMENTS: Final = 3
+MAX_IMAGES: Final = 3  # of a tile
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class HaloTile:
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory: two halos, weights of three kw, two barriers for each of these."""
-        halo = (self.rows + 2) * (self.columns + 2 * _SEGMENTS)
+        halo = (self.rows + 2) * (self.columns + 2 * MAX_IMAGES)
         return (2 * halo + 3 * 3 * self.out) * _CHUNK_NBYTES + 3 * 2 * 8
 
     @property
@@ -70,7 +70,7 @@ TILES: Final = (HaloTile(14), HaloTile(8, speed=1.0, alone=0.65))
 
 
 def fits(layer: Layer[Conv], x: Value) -> bool:
-    """Whether the kernel computes this layer, and the device has what it is made for."""
+    """Return whether the kernel computes this layer, and the device has what it is made for."""
     width = x.shape[3] // 2 * 2 if layer.op.pool else x.shape[3]
     fills_chunk = x.pitch * x.element.nbytes >= _CHUNK_NBYTES  # else most products are of zeros
     has_copies = layer.facts.compute_capability >= FIRST_WITH_COPIES

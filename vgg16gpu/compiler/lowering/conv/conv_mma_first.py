@@ -15,8 +15,7 @@ from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated, activation, input_limits, taking
 from vgg16gpu.compiler.lowering.base import InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.conv.common import is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Element, Pointer, Value
@@ -36,7 +35,7 @@ _FILL_ROWS: Final = 3  # what a block costs before its first row, in rows
 
 
 class FirstWeights(NamedTuple):
-    """What the kernel reads beside its input, in its order."""
+    """Hold what the kernel reads beside its input, in its order."""
 
     weight: Pointer  # as `fragments` has them, of the element
     dequant: Pointer  # int8: what takes the scales of weights and input out of a sum; else not read
@@ -82,7 +81,7 @@ VARIANTS = (  # tools/ptxas.py
 
 
 def supports(layer: Layer[Conv]) -> bool:
-    """Same-size 3x3 convolutions of the run-time input, with up to four channels and no pool behind it.
+    """Return whether it is a same-size 3x3 convolution of the run-time input, of up to four channels, without a pool.
 
     Not what a loss compares, which may want float32.
     """

@@ -13,8 +13,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering.base import Layer, Rescaling, WeightArena
-from vgg16gpu.compiler.lowering.conv.common import TAPS
-from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
 from vgg16gpu.program.values import Element, Pointer

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.wgmma import computes, y_element
 from vgg16gpu.program.values import Element
-
-
-def is_same_3x3(op: Conv) -> bool:
-    """A 3x3 window, stride 1, one pixel of padding: the output is as large as the input."""
-    return op.window.kernel == (3, 3) and op.window.strides == (1, 1) and op.window.pads == Pads(1, 1, 1, 1)
 
 
 def computes_3x3(layer: Layer[Conv]) -> bool:
