@@ -85,6 +85,7 @@ def test_a_process_that_does_not_stop_is_ended(
     narrow_model: Path, pictures: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "PATIENCE", 0.5)
+    monkeypatch.setattr(slots, "ROWS", 5)  # so many slots that the other card cannot have them all
     standing = threading.Event()
 
     def stand_still() -> None:

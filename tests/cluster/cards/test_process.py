@@ -85,7 +85,10 @@ def test_a_pool_is_closed_where_a_process_stands_still(
 def test_a_pool_is_closed_under_a_batch_that_never_ends(
     model: Path, threads: list[CardThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    standing = threading.Event()
+
     def stand_still() -> None:
+        standing.set()
         while not threads[0].is_killed:
             time.sleep(0.001)
 
@@ -102,7 +105,7 @@ def test_a_pool_is_closed_under_a_batch_that_never_ends(
         card_threads.plant(monkeypatch, threads[0], 1, stand_still)
         thread = threading.Thread(target=run)
         thread.start()
-        time.sleep(0.2)
+        assert standing.wait(card_threads.PATIENCE)
         pool.close()
         thread.join()
     assert threads[0].is_killed
