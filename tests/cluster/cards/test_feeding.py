@@ -95,7 +95,7 @@ def test_a_process_that_does_not_stop_is_ended(
 
     with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
         card_threads.plant(monkeypatch, threads[0], 1, stand_still)
-        answers = pool.classify([pictures] * 2)
+        answers = pool.classify([pictures] * 2, workers=1)  # slots in the order of files: what stands has not the first
         next(answers)
         assert standing.wait(card_threads.PATIENCE)
         answers.close()  # type: ignore[attr-defined]

@@ -67,7 +67,6 @@ def test_pictures_are_decoded_before_there_is_an_engine(narrow_model, pictures, 
     """As many as there is memory for: slots of one row here, else three. A broken file shares one with the next."""
     monkeypatch.setattr(folder_module, "EARLY_NBYTES", mebibytes << 20)
     monkeypatch.setattr(folder_module, "SPARE_SLOTS", 1)
-    monkeypatch.setattr(folder_module, "ROWS", 1)
     monkeypatch.setattr(slots, "ROWS", 1)
     with (
         Engine(narrow_model, device="cpu", batch=4) as engine,

@@ -14,11 +14,12 @@ from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
+from vgg16gpu.pictures import slots
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import THREADS, THREADS_EACH, Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Bytes, Ring, aligned
+from vgg16gpu.pictures.slots import SLOT_NBYTES, Bytes, Ring, aligned
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Seat, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
@@ -179,8 +180,8 @@ class Extent(NamedTuple):
 def _extent(listing: Listing, spec: InputSpec, threads: int, devices: int, *, on_device: bool) -> Extent:
     if on_device:
         return extent_of_files(spec, threads, len(listing.files), devices)
-    rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
-    return Extent(slot_nbytes(spec, rows), threads + SPARE_SLOTS * devices, ROWS)
+    rows = len(listing.files) if _is_small(listing) else slots.ROWS  # pinned memory takes time to get
+    return Extent(slot_nbytes(spec, rows), threads + SPARE_SLOTS * devices, slots.ROWS)
 
 
 def extent_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Extent:
@@ -202,14 +203,14 @@ def _wants_processes(listing: Listing, spec: InputSpec) -> bool:
 
 def _early_slots(spec: InputSpec, listing: Listing) -> int:
     """How many slots of samples, as the network takes them, are `EARLY_NBYTES`."""
-    nbytes = ROWS * math.prod(spec.shape) * (4 if listing.numbers else 1)  # pictures are bytes
+    nbytes = slots.ROWS * math.prod(spec.shape) * (4 if listing.numbers else 1)  # pictures are bytes
     return EARLY_NBYTES // min(nbytes, slot_nbytes(spec))
 
 
-def slot_nbytes(spec: InputSpec, rows: int = ROWS) -> int:
-    """The size of a slot for at most `rows` samples."""
+def slot_nbytes(spec: InputSpec, rows: int | None = None) -> int:
+    """The size of a slot for at most `rows` samples, by default as many as a slot has."""
     nbytes = 4 * math.prod(spec.shape)
-    return max(nbytes, min(SLOT_NBYTES, rows * nbytes))
+    return max(nbytes, min(SLOT_NBYTES, (rows or slots.ROWS) * nbytes))
 
 
 def resizes_on_device(kind: str, listing: Listing) -> bool:
@@ -227,7 +228,7 @@ def fit_for(spec: InputSpec) -> Fit | None:
 
 
 def _is_small(listing: Listing) -> bool:
-    return len(listing.files) <= ROWS and not listing.numbers
+    return len(listing.files) <= slots.ROWS and not listing.numbers
 
 
 def default_threads(*, by_processes: bool = False) -> int:
