@@ -96,7 +96,7 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     assert lowering.supports(layer)
     assert lowering.takes(layer) == (Element.F32,)
     assert lowering.gives(layer, (Element.F16,)) is Element.F32
-    assert lowering.counters(layer) == 0
+    assert lowering.counters(layer) == (1 if op_type is gradient_ops.PowerOfTwo else 0)  # a word for each image
     assert not isinstance(lowering, InputLowering)
     assert all(isinstance(one, MultiLowering) is issubclass(op_type, MultiOp) for one in found)
 
