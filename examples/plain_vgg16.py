@@ -168,7 +168,7 @@ class Cpu:
         pointers = [self.values.Pointer(given, buffer) for buffer in buffers]
         integers = [self.launches.Scalar(number) for number in layer.integers]
         grid, block = self.launches.Dim3(*layer.grid), self.launches.Dim3(*layer.block)
-        step = self.launches.Step(self.kernels[layer.kernel], grid, block, (*pointers, *integers))
+        step = self.launches.KernelLaunch(self.kernels[layer.kernel], grid, block, (*pointers, *integers))
         self.device.bind([step], {given: 0})()
 
     def mark(self) -> float:

@@ -18,7 +18,7 @@ from vgg16gpu.devices import open_device, stages
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -241,7 +241,7 @@ def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     make = SizePlanner.plan
 
-    def made(*arguments: Any) -> Plan:
+    def made(*arguments: Any) -> CompiledModel:
         plan = make(*arguments)
         controls = [replace(program.control, lowest=60000.0) for program in plan.programs]
         strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 from vgg16gpu_lab.problem import Problem
 
@@ -37,8 +37,8 @@ class Places:
 class Launches:
     """What a variant runs. `convert` makes what `compute` reads (im2col, transformed weights): timed apart."""
 
-    compute: tuple[Step, ...]
-    convert: tuple[Step, ...] = ()
+    compute: tuple[KernelLaunch, ...]
+    convert: tuple[KernelLaunch, ...] = ()
     constants: Mapping[str, Pointer] = field(default_factory=dict)
     """__constant__ arrays of the compute kernels, by name, and where their values lie: copied before the launches."""
 

@@ -15,7 +15,7 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.kernel_source import read_source
 from vgg16gpu.io.synthetic import typical_inputs
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu.runtime.engine import Engine
 
@@ -101,9 +101,9 @@ def _is_told(kernel: Kernel) -> bool:
     return any(f"{kernel.name}(" in text and _PARAMETER in text.partition(") {")[0] for text in kernels)
 
 
-def _stamped(steps: Sequence[Step]) -> tuple[list[Step], list[slice | None], int]:
+def _stamped(steps: Sequence[KernelLaunch]) -> tuple[list[KernelLaunch], list[slice | None], int]:
     """The same steps, instrumented; where the blocks of each lie; how many there are."""
-    found: list[Step] = []
+    found: list[KernelLaunch] = []
     places: list[slice | None] = []
     count = 0
     for step in steps:
@@ -120,7 +120,7 @@ def _stamped(steps: Sequence[Step]) -> tuple[list[Step], list[slice | None], int
     return found, places, count
 
 
-def _stamps(engine: Engine, steps: Sequence[Step], repeats: int) -> list[Stamps | None]:
+def _stamps(engine: Engine, steps: Sequence[KernelLaunch], repeats: int) -> list[Stamps | None]:
     """The words of each launch, in the run of median length."""
     device = engine.device
     stamped, places, count = _stamped(steps)
@@ -152,7 +152,7 @@ def _span(words: Stamps) -> int:
     return int(happened.max() - happened.min()) if happened.size else 0
 
 
-def _launches(steps: Sequence[Step], stamps: Sequence[Stamps | None]) -> tuple[Launch, ...]:
+def _launches(steps: Sequence[KernelLaunch], stamps: Sequence[Stamps | None]) -> tuple[Launch, ...]:
     times = iter(block_times([words for words in stamps if words is not None]))
     return tuple(
         Launch(step.label, step.kernel.label, step.names, None if words is None else next(times))

@@ -22,7 +22,7 @@ from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import KernelError, ModelError
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 SMALL = Vgg(size=32, hidden=128, classes=100)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -100,11 +100,11 @@ def test_what_is_expected_of_a_convolution(precision):
         assert len(np.unique(expected)) > 50  # neither all zero nor all saturated
     np.testing.assert_allclose(case.expected, expected.transpose(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
     block = block_nbytes(problem.element, problem.channels) // problem.element.nbytes
-    if problem.element in (Element.F16, Element.F16_PAIR):
-        planes = [in_blocks(plane.astype(np.float32), Element.F16, block)[:, :, 0] for plane in raw.stored]
+    if problem.element in (DType.F16, DType.F16_PAIR):
+        planes = [in_blocks(plane.astype(np.float32), DType.F16, block)[:, :, 0] for plane in raw.stored]
         assert np.array_equal(packed, np.stack(planes, axis=2))
     if precision == "int8":
-        assert np.array_equal(packed, in_blocks(raw.stored[0], Element.S8, block))
+        assert np.array_equal(packed, in_blocks(raw.stored[0], DType.S8, block))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
@@ -114,7 +114,7 @@ def test_what_is_expected_of_two_convolutions_in_one(precision):
     assert task.kernels is conv_first_two
     case, element = cases.case(task), task.problem.element
     first, second = case.constants
-    factors = Element.S8 if precision == "int8" else element
+    factors = DType.S8 if precision == "int8" else element
     weights = [cases._weights(factors, (64, channels, 9)).exact for channels in (3, 64)]
     ops = [
         replace(part.op, weight=(weight * scale[:, None, None]).reshape(64, -1, 3, 3), bias=shift)

@@ -10,7 +10,7 @@ import pytest
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Arena, Pointer
 
 SOURCE = str(Path(__file__).parents[1] / "fixtures" / "constants.cu")
@@ -31,7 +31,7 @@ def run(device: Device, kernel: Kernel, x: np.ndarray | None = None) -> np.ndarr
         if x is not None:
             device.copy_in(address + 4096, x)
             arguments += (Pointer(Arena.ACTIVATIONS, 4096), Scalar(count))
-        step = Step(kernel, Dim3(-(-count // 32)), Dim3(32), arguments)
+        step = KernelLaunch(kernel, Dim3(-(-count // 32)), Dim3(32), arguments)
         launch = device.bind([step], {Arena.ACTIVATIONS: address})
         launch()
         device.copy_out(y, address)

@@ -19,8 +19,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.devices.weight_store import WeightStore
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.executor import Executor
 
 SIZES = ((16, 16), (33, 47), (224, 96))
@@ -62,7 +62,7 @@ def options(precision: str) -> PlanOptions:
 OPTIONS = {precision: options(precision) for precision in PRECISIONS}
 
 
-def planned(precision: str, sides: tuple[int, int], batches: Sequence[int] = (1, 8)) -> Plan:
+def planned(precision: str, sides: tuple[int, int], batches: Sequence[int] = (1, 8)) -> CompiledModel:
     chosen = replace(OPTIONS[precision], samples=lambda: np.zeros((1, 3, *sides), np.float32))
     return make_plan(GRAPH, HOPPER, [(batch, 3, *sides) for batch in batches], chosen)
 
@@ -86,11 +86,11 @@ def store_on(device: Traced) -> WeightStore:
     return WeightStore(device)  # type: ignore[arg-type]  # it has what a store and a plan ask of a device, and no more
 
 
-def loaded(store: WeightStore, plan: Plan) -> Executor:
+def loaded(store: WeightStore, plan: CompiledModel) -> Executor:
     return Executor(plan, store.device, store.lease(plan.weights))
 
 
-def shape_of(step: Step) -> Any:
+def shape_of(step: KernelLaunch) -> Any:
     """Magnitudes that differ from size to size."""
     return step.grid, step.arguments[2:]
 

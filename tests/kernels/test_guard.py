@@ -23,8 +23,8 @@ from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.values import Arena, DType, OutputForm, Pointer
 
 BATCH = 3
 LEFT, ROOM = 0x5A, 0x5B  # what the arena and the outputs hold where nobody has written
@@ -75,12 +75,12 @@ class Arranged:
     images: int
     rooms: tuple[int, ...]  # for the outputs
 
-    def all_steps(self) -> list[Step]:
+    def all_steps(self) -> list[KernelLaunch]:
         """Images from somebody's array, the program, and its outputs."""
         program, entry = self.engine.program, self.engine.program.input.entries["float32"]
         strides = [stride // 4 for stride in self.x.strides]
         end = Pointer(Arena.ACTIVATIONS, program.control.end)
-        first = take(Pointer(Arena.STAGING, self.images), Element.F32, self.x.shape, strides, entry.pointer, end)
+        first = take(Pointer(Arena.STAGING, self.images), DType.F32, self.x.shape, strides, entry.pointer, end)
         pairs = zip(program.stored_outputs, self.rooms, strict=True)
         last = [give(stored, OutputForm(), Pointer(Arena.STAGING, room)) for stored, room in pairs]
         return [first, *entry.steps, *program.steps, *last]

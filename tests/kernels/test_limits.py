@@ -46,7 +46,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.kernel_source import files
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 
 LIMITS: Final = (-0.75, 1.25)  # both are float16 and bfloat16: who rounds first and clips then gives the same
 POSITIVE: Final = (0.0, 1.25)
@@ -100,7 +100,7 @@ def made(case: Case, limits: Limits | None) -> Graph:
     return Graph(GraphInput("x", (None, *case.shape[1:])), ops, ("z",), (), constants)
 
 
-def run(device: Device, case: Case, limits: Limits | None) -> tuple[Array, Step]:
+def run(device: Device, case: Case, limits: Limits | None) -> tuple[Array, KernelLaunch]:
     """What the op gives, and the launch of the case's kernel."""
     x = normal(seeded(f"x of {case}"), *case.shape)
     options = PlanOptions(case.precision, case.kernels, samples=lambda: x)

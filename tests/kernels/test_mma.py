@@ -18,7 +18,7 @@ from tests.support.kernel_harness import seeded
 from vgg16gpu.compiler.lowering import mma_geometry
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 Float: TypeAlias = npt.NDArray[np.float64]
 
@@ -30,36 +30,36 @@ def device() -> Iterator[CpuDevice]:
     opened.close()
 
 
-def stored(x: Array, element: Element) -> Array:
+def stored(x: Array, element: DType) -> Array:
     """Real numbers as the kernels store them (quantised elements: with a step of 1)."""
     with np.errstate(over="ignore", invalid="ignore"):
         match element:
-            case Element.F16:
+            case DType.F16:
                 return np.where(np.isnan(x), np.uint16(0x7FFF), x.astype(np.float16).view(np.uint16))
-            case Element.BF16:
+            case DType.BF16:
                 return bf16_bits(x.astype(np.float32))
-            case Element.U8:
+            case DType.U8:
                 return np.clip(np.where(np.isnan(x), 0, np.rint(x)), 0, 255).astype(np.uint8)
             case _:
                 return np.clip(np.where(np.isnan(x), 0, np.rint(x)), -128, 127).astype(np.int8)
 
 
-def values(bits: Array, element: Element) -> Float:
+def values(bits: Array, element: DType) -> Float:
     """Return what stored elements stand for."""
     match element:
-        case Element.F16:
+        case DType.F16:
             return bits.view(np.float16).astype(np.float64)
-        case Element.BF16:
+        case DType.BF16:
             return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         case _:
             return bits.astype(np.float64)
 
 
-def weight_element(element: Element) -> Element:
-    return Element.S8 if element.nbytes == 1 else element
+def weight_element(element: DType) -> DType:
+    return DType.S8 if element.nbytes == 1 else element
 
 
-def random_values(random: np.random.Generator, element: Element, *shape: int, weights: bool = False) -> Array:
+def random_values(random: np.random.Generator, element: DType, *shape: int, weights: bool = False) -> Array:
     """Stored numbers of unit scale, or of the whole range of a byte."""
     x = random.standard_normal(shape)
     kind = weight_element(element) if weights else element
@@ -79,11 +79,11 @@ def test_values_are_rounded_to_the_nearest_element(device: CpuDevice) -> None:
     half, brain = np.zeros(x.size, np.uint16), np.zeros(x.size, np.uint16)
     u8, s8, rounded = np.zeros(x.size, np.uint8), np.zeros(x.size, np.int8), np.zeros(x.size, np.float32)
     launch(device, fixture_kernel("stored", "mma.cu"), [half, brain, u8, s8, rounded, x, x.size], block=(64,))
-    np.testing.assert_array_equal(half, stored(x, Element.F16))
+    np.testing.assert_array_equal(half, stored(x, DType.F16))
     np.testing.assert_array_equal(brain, bf16_bits(x))
-    np.testing.assert_array_equal(u8, stored(x, Element.U8))
-    np.testing.assert_array_equal(s8, stored(x, Element.S8))
-    np.testing.assert_array_equal(rounded, values(stored(x, Element.F16), Element.F16).astype(np.float32))
+    np.testing.assert_array_equal(u8, stored(x, DType.U8))
+    np.testing.assert_array_equal(s8, stored(x, DType.S8))
+    np.testing.assert_array_equal(rounded, values(stored(x, DType.F16), DType.F16).astype(np.float32))
 
 
 # ---- Instructions: the fragments are written down here a second time, from the PTX ISA
@@ -96,8 +96,8 @@ def words(matrix: Array, row: int, k: int) -> int:
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("element", [Element.F16, Element.U8], ids=lambda e: e.name)
-def test_a_product_of_16_by_8(device: CpuDevice, element: Element) -> None:
+@pytest.mark.parametrize("element", [DType.F16, DType.U8], ids=lambda e: e.name)
+def test_a_product_of_16_by_8(device: CpuDevice, element: DType) -> None:
     random = seeded(element.name)
     k = 32 // element.nbytes
     a, b = random_values(random, element, 16, k, weights=True), random_values(random, element, 8, k)

@@ -19,7 +19,7 @@ from tests.kernels.general import (
     test_softmax,
 )
 from tests.mutants.mutant import Edit, Mutant, for_each
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 MAPS = (2, 5, 3, 4)
 
@@ -28,13 +28,13 @@ ELEMENTWISE_AND_REARRANGE = (
         "halves of a pair pooled apart",
         "pool_stored.cu",
         Edit("if constexpr (PLANES == 2) value[i] +=", "if constexpr (PLANES == 3) value[i] +="),
-        partial(test_pool_stored.test_the_largest_of_each_window, element=Element.F16_PAIR, shape=(2, 64, 33, 40)),
+        partial(test_pool_stored.test_the_largest_of_each_window, element=DType.F16_PAIR, shape=(2, 64, 33, 40)),
     ),
     Mutant(
         "only the first warp's magnitude noted",
         "pool_stored.cu",
         Edit("largest = max(largest, scratch[warp]);", "largest = scratch[0];"),
-        partial(test_pool_stored.test_the_largest_of_each_window, element=Element.F16, shape=(2, 64, 33, 40)),
+        partial(test_pool_stored.test_the_largest_of_each_window, element=DType.F16, shape=(2, 64, 33, 40)),
     ),
     Mutant(
         "a function of the padding stored",
@@ -196,14 +196,12 @@ TIES = partial(test_pool_gradient.test_random_windows_with_ties, case=3)
 LEFT_OUT = partial(test_pool_gradient.test_windows_that_leave_out_rows_give_them_nothing, kind="average")
 PADDED_SHARE = partial(test_pool_gradient.test_average_that_counted_the_padding, window="3x3-same")
 DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2, 3, 10, 9), window="dilated-padded")
-_MASKS_AND_SUMS = partial(
-    for_each, range(1, 5), "count", test_masked_gradient.test_masks_and_sums, element=Element.BF16
-)
-MASKED = _MASKS_AND_SUMS(out=Element.BF16, shape=(3, 20, 9, 9), pools=True)
-MASKED_ROW = _MASKS_AND_SUMS(out=Element.F32, shape=(1, 64, 2, 130), pools=False)
-MASKED_DEEP = _MASKS_AND_SUMS(out=Element.F32, shape=(1, 1100, 2, 3), pools=False)
+_MASKS_AND_SUMS = partial(for_each, range(1, 5), "count", test_masked_gradient.test_masks_and_sums, element=DType.BF16)
+MASKED = _MASKS_AND_SUMS(out=DType.BF16, shape=(3, 20, 9, 9), pools=True)
+MASKED_ROW = _MASKS_AND_SUMS(out=DType.F32, shape=(1, 64, 2, 130), pools=False)
+MASKED_DEEP = _MASKS_AND_SUMS(out=DType.F32, shape=(1, 1100, 2, 3), pools=False)
 MASKED_NAN = partial(
-    test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=Element.BF16
+    test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=DType.BF16
 )
 CROSS_CHANNEL = partial(test_lrn.test_sizes, channels=4, inner=True)
 
@@ -284,7 +282,7 @@ SOFTMAX_POOL_LRN = (
             product((False, True), repeat=3),
             "halves",
             test_masked_gradient.test_operands_of_both_elements,
-            element=Element.BF16,
+            element=DType.BF16,
             pools=True,
         ),
     ),

@@ -23,7 +23,7 @@ from tests.kernels.layout import (
 )
 from tests.mutants.mutant import Edit, Mutant
 from vgg16gpu.compiler.lowering.layout.resize import PassOrder
-from vgg16gpu.program.values import Element, Layout
+from vgg16gpu.program.values import DType, Layout
 
 taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)
 
@@ -32,7 +32,7 @@ EDGES_OF_THE_GRAPH = (
         "a byte of the words behind the images left as it was",
         "take.cu",
         Edit("i < zeros; i += threads", "i < zeros - 1; i += threads"),
-        partial(test_take.test_images_come_in, element=Element.F16, order="as it is", shape=(2, 3, 33, 20)),
+        partial(test_take.test_images_come_in, element=DType.F16, order="as it is", shape=(2, 3, 33, 20)),
     ),
     Mutant(
         "images one behind the other, whatever lies between",
@@ -44,7 +44,7 @@ EDGES_OF_THE_GRAPH = (
         "images of somebody else's array taken as if they were dense",
         "take.cu",
         Edit("static_cast<long long>(n) * image_stride", "static_cast<long long>(n) * values"),
-        partial(test_take.test_images_come_in, element=Element.F32, order="every second", shape=(2, 3, 33, 20)),
+        partial(test_take.test_images_come_in, element=DType.F32, order="every second", shape=(2, 3, 33, 20)),
     ),
     Mutant(
         "an output of pairs with its scales",
@@ -52,9 +52,9 @@ EDGES_OF_THE_GRAPH = (
         Edit("v /= scale[FACTOR ? image : column]", "v /= scale[0]"),
         partial(
             test_give.test_every_form,
-            element=Element.F16_PAIR,
+            element=DType.F16_PAIR,
             layout=Layout.NHWC,
-            given=Element.F32,
+            given=DType.F32,
             shape=(2, 64, 3, 3),
         ),
     ),
@@ -67,9 +67,9 @@ EDGES_OF_THE_GRAPH = (
         ),
         partial(
             test_give.test_every_form,
-            element=Element.BF16,
+            element=DType.BF16,
             layout=Layout.NHWC,
-            given=Element.BF16,
+            given=DType.BF16,
             shape=(2, 33, 40, 7),
         ),
     ),
@@ -79,9 +79,9 @@ EDGES_OF_THE_GRAPH = (
         Edit("(n * columns + c) * out_pitch + r, 0, v[c]", "c * out_pitch + r, 0, v[c]"),
         partial(
             test_give.test_every_form,
-            element=Element.F32,
+            element=DType.F32,
             layout=Layout.NHWC,
-            given=Element.BF16,
+            given=DType.BF16,
             shape=(2, 8, 33, 20),
         ),
     ),
@@ -91,9 +91,9 @@ EDGES_OF_THE_GRAPH = (
         Edit("if (r >= rows) return;", ""),
         partial(
             test_give.test_every_form,
-            element=Element.F32,
+            element=DType.F32,
             layout=Layout.NHWC,
-            given=Element.F32,
+            given=DType.F32,
             shape=(2, 8, 33, 20),
         ),
     ),
@@ -194,25 +194,25 @@ ELEMENTS = (
         "scales of pairs forgotten",
         "convert.cu",
         Edit("if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];", ""),
-        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
+        converted(target=DType.F16_PAIR, shape=(2, 64, 3, 3)),
     ),
     Mutant(
         "channels behind the last not zeroed in another element",
         "convert.cu",
         Edit("float v = c < C ? ", "float v = c < inp_pitch ? 1.f + "),
-        converted(target=Element.F16, shape=(3, 70, 1, 1)),
+        converted(target=DType.F16, shape=(3, 70, 1, 1)),
     ),
     Mutant(
         "another image's magnitude",
         "convert.cu",
         Edit("atomicMax(maxima + n,", "atomicMax(maxima,"),
-        partial(test_convert.test_the_largest_magnitude_of_each_image_is_noted, target=Element.F16),
+        partial(test_convert.test_the_largest_magnitude_of_each_image_is_noted, target=DType.F16),
     ),
     Mutant(
         "low halves of pairs lost",
         "stored.cuh",
         Edit("v - round_to_f16(v)", "0.0f"),
-        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
+        converted(target=DType.F16_PAIR, shape=(2, 64, 3, 3)),
     ),
     Mutant(
         "weights of bytes in plain order",
@@ -227,7 +227,7 @@ ELEMENTS = (
             "slab / TAPS * BLOCK + index % BLOCK, tap = slab % TAPS",
             "slab % blocks * BLOCK + index % BLOCK, tap = slab / blocks",
         ),
-        blocks(element=Element.F16, shape=(16, 70)),
+        blocks(element=DType.F16, shape=(16, 70)),
     ),
     Mutant(
         "scale of another input channel",

@@ -8,7 +8,7 @@ from itertools import product
 from tests.kernels.general import test_feature_loss, test_gram, test_masked_gradient, test_power_of_two, test_row_sum
 from tests.kernels.layout import test_convert, test_give, test_rescale
 from tests.mutants.mutant import Edit, Mutant, for_each
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
 ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="absolute", shape=(2, 64, 17, 9))
@@ -17,13 +17,13 @@ UNIT_NARROW = partial(test_feature_loss.test_partial_sums_and_gradients, distanc
 UNIT_WIDE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(1, 36, 4, 3))
 UNIT_OF_BFLOAT16 = partial(
     test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
-    element=Element.BF16,
+    element=DType.BF16,
     distance="unit",
     shape=(2, 36, 4, 3),
 )
 TARGET_MAPS = partial(
     test_feature_loss.test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers,
-    element=Element.F16_PAIR,
+    element=DType.F16_PAIR,
     distance="unit",
     shape=(2, 36, 4, 3),
 )
@@ -39,7 +39,7 @@ FEATURE_LOSS = "feature_loss.cu"
 
 RESCALED = partial(test_rescale.test_each_image_is_brought_to_below_two_to_the_15, shape=(3, 70, 33, 40), growth=7)
 MASKED_PAIRS = for_each(
-    product((Element.F32, Element.F16_PAIR), repeat=3),
+    product((DType.F32, DType.F16_PAIR), repeat=3),
     "elements",
     test_masked_gradient.test_pairs_with_factors_of_images,
     shape=(3, 20, 8, 9),
@@ -47,13 +47,13 @@ MASKED_PAIRS = for_each(
 )
 LOSS_OF_PAIRS = partial(
     test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
-    element=Element.F16_PAIR,
+    element=DType.F16_PAIR,
     distance="squared",
     shape=(2, 36, 4, 3),
 )
 LOSS_OF_WHOLE_PAIRS = partial(
     test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
-    element=Element.F16_PAIR,
+    element=DType.F16_PAIR,
     distance="squared",
     shape=(2, 64, 17, 9),
 )
@@ -122,7 +122,7 @@ LOSS_MUTANTS = (
         Edit("(pixel) * cotangent_pitch + c", "(pixel) * pitch + c"),
         partial(
             test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
-            element=Element.BF16,
+            element=DType.BF16,
             distance="squared",
             shape=(2, 36, 4, 3),
         ),
@@ -139,7 +139,7 @@ LOSS_MUTANTS = (
         Edit("typedef Map<TARGET> Target;", "typedef Map<FEATURE> Target;"),
         partial(
             test_feature_loss.test_targets_of_two_bytes_give_the_bits_of_the_same_numbers,
-            element=Element.BF16,
+            element=DType.BF16,
             feature="float32",
             distance="squared",
             shape=(3, 5, 13, 11),

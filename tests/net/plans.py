@@ -36,7 +36,7 @@ from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
 from vgg16gpu.devices.tile_tables import TABLES, Kin, table
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 
 RECORD: Final = Path(__file__).with_name("plans.json")
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def cases() -> Iterator[tuple[str, Callable[[], Plan]]]:
+def cases() -> Iterator[tuple[str, Callable[[], CompiledModel]]]:
     """Yield the name of each case, and what makes its plan."""
     for card, facts in FACTS.items():
         for net in CONVOLUTIONS:
@@ -117,7 +117,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Plan]]]:
             yield f"digits-{precision}-{card}", partial(digits_plan, precision, facts)
 
 
-def whole_plan(graph: Graph, precision: str, facts: DeviceFacts, kernels: str = "auto") -> Plan:
+def whole_plan(graph: Graph, precision: str, facts: DeviceFacts, kernels: str = "auto") -> CompiledModel:
     """Plan a net for all batches at 224 pixels, bytes accepted; int8 by scales of 1."""
     options = PlanOptions(
         precision,
@@ -129,7 +129,7 @@ def whole_plan(graph: Graph, precision: str, facts: DeviceFacts, kernels: str = 
     return make_plan(graph, facts, [(batch, 3, 224, 224) for batch in BATCHES], options)
 
 
-def pair_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Plan:
+def pair_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> CompiledModel:
     """Plan the loss of all features of VGG16 against other images, with the gradients to both."""
     graph = features("vgg16")
     terms = [Term(output, "unit") for output in range(len(graph.outputs))]
@@ -139,7 +139,7 @@ def pair_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Pla
     return make_plan(made, facts, shapes, options)
 
 
-def loss_plan(kind: Any, shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Plan:
+def loss_plan(kind: Any, shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> CompiledModel:
     """Plan the loss of all features of VGG16, with its gradient."""
     graph = features("vgg16")
     terms = [Term(i, kind, 1.0) for i in range(len(graph.outputs))]
@@ -147,19 +147,19 @@ def loss_plan(kind: Any, shape: tuple[int, ...], precision: str, facts: DeviceFa
     return _plan_of_inputs(found.graph, {graph.input.name: shape, **found.targets}, precision, facts)
 
 
-def targets_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> Plan:
+def targets_plan(shape: tuple[int, ...], precision: str, facts: DeviceFacts) -> CompiledModel:
     """Plan what makes targets: a map of the first feature, and a Gram matrix of the second."""
     graph = features("vgg16")
     made = target_graph(graph, [Term(0), Term(1, "gram")], shape)
     return _plan_of_inputs(made, {graph.input.name: shape}, precision, facts)
 
 
-def _plan_of_inputs(graph: Graph, shapes: dict[str, Any], precision: str, facts: DeviceFacts) -> Plan:
+def _plan_of_inputs(graph: Graph, shapes: dict[str, Any], precision: str, facts: DeviceFacts) -> CompiledModel:
     shape = next(iter(shapes.values()))
     return make_plan(graph, facts, shapes, PlanOptions(precision, samples=lambda: _samples(shape)))
 
 
-def digits_plan(precision: str, facts: DeviceFacts) -> Plan:
+def digits_plan(precision: str, facts: DeviceFacts) -> CompiledModel:
     """Plan the shipped net from its file: importer, passes, real weights and scales."""
     return compile_model(_digits(), EngineOptions(batch=(1, 8), precision=precision), facts)
 

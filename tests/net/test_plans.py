@@ -8,12 +8,12 @@ import pytest
 
 from tests.net import plans
 from tests.net.text import PlanText
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.program.values import Pointer
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan() -> CompiledModel:
     return plans.digits_plan("fp32", plans.FACTS["cpu"])
 
 
@@ -22,7 +22,7 @@ def test_recorded_plans_of_digits_are_made(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "16 plans are equal\n"
 
 
-def test_every_part_of_a_plan_is_in_its_text(plan: Plan) -> None:
+def test_every_part_of_a_plan_is_in_its_text(plan: CompiledModel) -> None:
     written = PlanText().write(plan)
     program, weights = plan.programs[0], plan.weights
     step, upload = program.steps[0], weights.uploads[0]

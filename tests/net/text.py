@@ -13,18 +13,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, TmaDescriptor, Walk
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
 _ARENAS: Final = {Arena.WEIGHTS: "W", Arena.ACTIVATIONS: "A", Arena.STAGING: "S", Arena.GIVEN: "G"}
 _ELEMENTS: Final = {
-    Element.F32: "f32",
-    Element.F16: "f16",
-    Element.BF16: "bf16",
-    Element.F16_PAIR: "pair",
-    Element.U8: "u8",
-    Element.S8: "s8",
+    DType.F32: "f32",
+    DType.F16: "f16",
+    DType.BF16: "bf16",
+    DType.F16_PAIR: "pair",
+    DType.U8: "u8",
+    DType.S8: "s8",
 }
 _LAYOUTS: Final = {Layout.PLAIN: "plain", Layout.NHWC: "nhwc"}
 
@@ -35,11 +35,11 @@ class PlanText:
     def __init__(self) -> None:
         self._hashes: dict[int, tuple[npt.NDArray[Any], str]] = {}
 
-    def write(self, plan: Plan) -> str:
+    def write(self, plan: CompiledModel) -> str:
         """Return the text of a plan: weights, programs, calibration, second passes."""
         return "\n".join([*self._weights(plan), *self._passes(plan)]) + "\n"
 
-    def _weights(self, plan: Plan) -> Iterator[str]:
+    def _weights(self, plan: CompiledModel) -> Iterator[str]:
         weights = plan.weights
         yield f"weights {weights.weights_nbytes} staging {weights.staging_nbytes} activations {plan.activations_nbytes}"
         for item in weights.items:
@@ -49,7 +49,7 @@ class PlanText:
             if upload.pack:
                 yield f"  pack {_step(upload.pack)}"
 
-    def _passes(self, plan: Plan) -> Iterator[str]:
+    def _passes(self, plan: CompiledModel) -> Iterator[str]:
         yield f"guard {_place(plan.guard)} keeps {int(plan.keeps_values)}"
         yield "families " + " ".join(f"{name}:{family}" for name, family in sorted(plan.families.items()))
         for program in plan.programs:
@@ -74,7 +74,7 @@ class PlanText:
         return self._hashes[key][1]
 
 
-def _program(title: str, program: Program) -> Iterator[str]:
+def _program(title: str, program: LaunchPlan) -> Iterator[str]:
     control = program.control
     yield f"{title} batch {program.batch} nbytes {program.activations_nbytes} output end {program.output_end}"
     yield (
@@ -93,7 +93,7 @@ def _program(title: str, program: Program) -> Iterator[str]:
     yield from (f"  value {_value(value)}" for value in program.values)
 
 
-def _step(step: Step) -> str:
+def _step(step: KernelLaunch) -> str:
     kernel = step.kernel
     macros = " ".join(f"{name}={value}" for name, value in kernel.defines)
     arguments = " ".join(map(_argument, step.arguments))
@@ -114,12 +114,12 @@ def _argument(argument: Argument) -> str:
             return str(int(value))
         case Walk():
             return f"walk({' '.join(map(str, argument.words))})"
-        case TensorMap():
+        case TmaDescriptor():
             numbers = (argument.dimensions, argument.strides, argument.box)
             return f"map({_place(argument.pointer)} {_ELEMENTS[argument.element]} {' '.join(map(_numbers, numbers))})"
 
 
-def _value(value: Value) -> str:
+def _value(value: TensorDesc) -> str:
     scale, factor = (_place(place) if place else "-" for place in (value.scale, value.factor))
     return (
         f"{value.name} {_numbers(value.shape)} {_LAYOUTS[value.layout]} {_ELEMENTS[value.element]} "

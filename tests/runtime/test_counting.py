@@ -19,7 +19,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pictures.inputs import NamedInput, batched
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
 from vgg16gpu.runtime.counting import Counting
 
@@ -72,7 +72,7 @@ def test_values_of_another_element_are_counted_on_the_host() -> None:
     options: Any = {"precision": "fp16", "kernels": "mma", "batch": 2, "keep_values": True}
     with Engine(torch_vgg(size=SIZE).proto(), device="cpu", **options) as engine:
         check(engine, named(inputs("float32", 3)))
-        assert Element.F16 in {value.element for _, value in engine.kept_values()}
+        assert DType.F16 in {value.element for _, value in engine.kept_values()}
 
 
 @pytest.mark.parametrize("value", [3e38])

@@ -16,8 +16,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.plans import Plan
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.executor import Executor, check_memory
 from vgg16gpu.runtime.stored import decoded
 
@@ -30,7 +30,7 @@ def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
     return Graph(GraphInput("x", (None, 3, 6, 6)), (conv, gemm), outputs)
 
 
-def plan_for(device: Device, *batches: int, **options: Any) -> Plan:
+def plan_for(device: Device, *batches: int, **options: Any) -> CompiledModel:
     chosen = PlanOptions(kernels="ffma", **options)
     return make_plan(graph(), device.facts, [(batch, 3, 6, 6) for batch in batches], chosen)
 
@@ -104,20 +104,20 @@ def test_too_little_memory_is_said_before_anything_is_allocated(device: Device) 
     assert small.peak == 0
 
 
-@pytest.mark.parametrize("element", Element, ids=lambda element: element.name)
-def test_stored_numbers_are_decoded(element: Element) -> None:
-    value = Value("v", (1, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element, step=0.5)
+@pytest.mark.parametrize("element", DType, ids=lambda element: element.name)
+def test_stored_numbers_are_decoded(element: DType) -> None:
+    value = TensorDesc("v", (1, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element, step=0.5)
     numbers = np.zeros(value.pitch, np.float32)
     numbers[:3] = 1, 2.5, 100
     high = numbers.astype(np.float16)
     stored = {
-        Element.F32: numbers,
-        Element.F16: high,
-        Element.BF16: (numbers.view(np.uint32) >> 16).astype(np.uint16),
-        Element.F16_PAIR: np.stack([high, high / np.float16(2048)]),
-        Element.U8: (2 * numbers).astype(np.uint8),
-        Element.S8: (-numbers).astype(np.int8),
+        DType.F32: numbers,
+        DType.F16: high,
+        DType.BF16: (numbers.view(np.uint32) >> 16).astype(np.uint16),
+        DType.F16_PAIR: np.stack([high, high / np.float16(2048)]),
+        DType.U8: (2 * numbers).astype(np.uint8),
+        DType.S8: (-numbers).astype(np.int8),
     }[element]
-    expected = {Element.F16_PAIR: numbers * np.float32(1 + 2.0**-11), Element.S8: np.trunc(numbers) * -0.5}
+    expected = {DType.F16_PAIR: numbers * np.float32(1 + 2.0**-11), DType.S8: np.trunc(numbers) * -0.5}
     found = decoded(value, np.ascontiguousarray(stored).reshape(-1).view(np.uint8))
     np.testing.assert_array_equal(found[0], expected.get(element, numbers))

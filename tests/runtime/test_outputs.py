@@ -15,7 +15,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16, ResultBlock
 
 CPU = DeviceFacts("cpu", "cpu", 1, (0, 0), 48 * 1024, 1 << 30, 1 << 30)
@@ -23,7 +23,7 @@ BATCH = 3
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program() -> LaunchPlan:
     """Two values are watched: conv's input and output."""
     window = Window((3, 3), pads=Pads(1, 1, 1, 1))
     conv = Conv("x", "features", ("features",), np.zeros((8, 3, 3, 3), np.float32), None, window)
@@ -34,13 +34,13 @@ def program() -> Program:
     return made
 
 
-def block(program: Program) -> Any:
+def block(program: LaunchPlan) -> Any:
     """A block of zeros, and its words: the error, a status for each image, magnitudes of two values."""
     buffer = np.zeros(program.output_end - program.control.error.offset, np.uint8)
     return buffer, buffer[: 4 * program.control.returned_words].view(np.int32)
 
 
-def test_rows_and_flags_of_the_first_images(program: Program) -> None:
+def test_rows_and_flags_of_the_first_images(program: LaunchPlan) -> None:
     buffer, words = block(program)
     scores = buffer[program.outputs[0].pointer.offset - program.control.error.offset :][: 4 * 4 * BATCH]
     scores.view(np.float32)[:] = np.arange(4 * BATCH)
@@ -87,12 +87,12 @@ def clean_words(chance: random.Random, lowest: float) -> list[int]:
     return [0] * (1 + BATCH) + chance.choices(clean_magnitudes(lowest), k=2 * BATCH)
 
 
-def with_lowest(program: Program, lowest: float) -> Program:
+def with_lowest(program: LaunchPlan, lowest: float) -> LaunchPlan:
     return replace(program, control=replace(program.control, lowest=lowest))
 
 
 @pytest.mark.parametrize("lowest", LOWEST)
-def test_flags_are_those_of_each_word_by_itself(program: Program, lowest: float) -> None:
+def test_flags_are_those_of_each_word_by_itself(program: LaunchPlan, lowest: float) -> None:
     buffer, words = block(program)
     reader, chance = ResultBlock(with_lowest(program, lowest), buffer), random.Random(lowest)
     for _ in range(500):
@@ -113,7 +113,7 @@ def test_flags_are_those_of_each_word_by_itself(program: Program, lowest: float)
     ("word", "who"),
     [(1, "operator 1 'features': "), (2, "operator 2 'scores': "), (3, "operator 3: "), (-5, "operator -5: ")],
 )
-def test_a_kernel_that_gave_up_is_named(program: Program, word: int, who: str) -> None:
+def test_a_kernel_that_gave_up_is_named(program: LaunchPlan, word: int, who: str) -> None:
     buffer, words = block(program)
     words[0] = word
     with pytest.raises(KernelError, match=f"^{who}a kernel waited in vain .* results are wrong"):

@@ -18,7 +18,7 @@ from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.executor import Executor
 
@@ -98,7 +98,7 @@ def strange_images(image: Array) -> Mapping[str, Array]:
     }
 
 
-def calibrated_on(plan: Plan, factor: float) -> Plan:
+def calibrated_on(plan: CompiledModel, factor: float) -> CompiledModel:
     """The plan with scales from samples that are `factor` times too large."""
     assert plan.calibration is not None
     samples = plan.calibration.samples * np.float32(factor)
@@ -106,7 +106,7 @@ def calibrated_on(plan: Plan, factor: float) -> Plan:
 
 
 @contextmanager
-def resident(plan: Plan, engine: Engine) -> Iterator[Executor]:
+def resident(plan: CompiledModel, engine: Engine) -> Iterator[Executor]:
     """A variant of the engine's plan, of the same kernels, beside it on its device."""
     made = Executor(plan, engine.device)
     try:

@@ -12,7 +12,7 @@ from tests.stress.replays import OTHER_BATCH, TOGETHER, measure
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.staging import Rows
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.values import TensorDesc
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.outputs import Results
 
@@ -31,7 +31,7 @@ def test_other_bits_of_a_replay_and_of_a_run_are_seen(model: Path, monkeypatch: 
     batches: list[int] = []
     read, run = Executor.read, Executor.run
 
-    def faulty_read(executor: Executor, value: Value) -> Array:
+    def faulty_read(executor: Executor, value: TensorDesc) -> Array:
         reads.append(value.name)
         found = read(executor, value)
         found.view(np.uint32)[0, 0] ^= len(reads) == 2

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Arena, Pointer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -44,7 +44,7 @@ def launch(
             bound.append(Pointer(Arena.ACTIVATIONS, next(offsets) - base))
         else:
             bound.append(Scalar(argument, "f" if isinstance(argument, float) else "i"))
-    step = Step(kernel, Dim3(*grid), Dim3(*block), tuple(bound), shared)
+    step = KernelLaunch(kernel, Dim3(*grid), Dim3(*block), tuple(bound), shared)
     run = device.bind([step], {Arena.ACTIVATIONS: base})
     for array, address in zip(arrays, addresses, strict=True):
         device.copy_in(address, array)

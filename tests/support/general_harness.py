@@ -20,11 +20,11 @@ from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import Layer, Places, WeightArena
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
 NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
-NO_PLACES = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+NO_PLACES = Places(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
 
 
 def layouts_of(*shapes: Shape) -> Iterator[tuple[Layout, ...]]:
@@ -37,8 +37,8 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
     values = [_put(bench, array, layout) for array, layout in zip(operands, layouts[:-1], strict=True)]
-    y = Value("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
-    y = Value("y", y.shape, y.layout, bench.room(y.nbytes))
+    y = TensorDesc("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
+    y = TensorDesc("y", y.shape, y.layout, bench.room(y.nbytes))
     (lowering,) = ops.lowerings(op, "ffma")
     assert lowering.any_layout or {*layouts} == {Layout.NHWC}
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
@@ -58,8 +58,8 @@ def compute_all(
     device: Device,
     op: Op,
     operands: Sequence[Array],
-    first: Element = Element.F32,
-    second: Element = Element.F32,
+    first: DType = DType.F32,
+    second: DType = DType.F32,
     scale: Array | None = None,
 ) -> list[Array]:
     """Every result of an op, all values NHWC where they are maps or matrices, else plain.
@@ -71,14 +71,16 @@ def compute_all(
     shapes = [operand.shape for operand in operands]
     maps = [Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN for shape in shapes]
     values = [_put(bench, array, layout) for array, layout in zip(operands, maps, strict=True)]
-    if first is not Element.F32:
+    if first is not DType.F32:
         pointer = bench.put(encoded(stored(operands[0], first), first, scale))
         scales = None if scale is None else bench.put(scale)
-        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first, scales)
-    if second is not Element.F32:
-        values[1] = Value("t", shapes[1], Layout.PLAIN, bench.put(encoded(operands[1], second)), second)
+        values[0] = TensorDesc("x", shapes[0], Layout.NHWC, pointer, first, scales)
+    if second is not DType.F32:
+        values[1] = TensorDesc("t", shapes[1], Layout.PLAIN, bench.put(encoded(operands[1], second)), second)
     found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
-    results = [Value("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found]
+    results = [
+        TensorDesc("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found
+    ]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]
     (lowering,) = ops.lowerings(op, "ffma")
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
@@ -102,7 +104,7 @@ def check_all_layouts(device: Device, op: Op, operands: Sequence[Array], expecte
         np.testing.assert_array_equal(y.view(np.uint32), np.ascontiguousarray(expected).view(np.uint32), str(layouts))
 
 
-def real_part(memory: Array, value: Value) -> Array:
+def real_part(memory: Array, value: TensorDesc) -> Array:
     """A value as numpy knows it; AssertionError where its padding is not zero."""
     if value.layout is Layout.PLAIN:
         return memory
@@ -111,7 +113,7 @@ def real_part(memory: Array, value: Value) -> Array:
     return np.ascontiguousarray(np.moveaxis(memory, -1, 1)[:, :channels])
 
 
-def _put(bench: Bench, array: Array, layout: Layout) -> Value:
+def _put(bench: Bench, array: Array, layout: Layout) -> TensorDesc:
     assert array.dtype == np.float32
     memory = array if layout is Layout.PLAIN else stored(array)
-    return Value("x", array.shape, layout, bench.put(memory))
+    return TensorDesc("x", array.shape, layout, bench.put(memory))

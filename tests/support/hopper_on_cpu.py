@@ -20,8 +20,8 @@ from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Kernel, Step, TensorMap
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.values import Arena, DType, Pointer
 
 _SOURCES: Final = ("conv_wgmma.cu", "conv_wgmma_small.cu", "conv_first.cu")
 _Places = Callable[[Pointer], int]
@@ -39,7 +39,7 @@ class HopperOnCpu:
     def build(self, kernels: Iterable[Kernel]) -> None:
         self._device.build([kernel for kernel in kernels if kernel.source not in _SOURCES])
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         runs = [self._run_of(step, bases) for step in steps]
 
         def run() -> None:
@@ -51,7 +51,7 @@ class HopperOnCpu:
     def unbind(self, launch: Callable[[], None]) -> None:
         """Nothing to give back."""
 
-    def _run_of(self, step: Step, bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def _run_of(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> Callable[[], None]:
         if step.kernel.source not in _SOURCES:
             return self._device.bind([step], bases)
 
@@ -81,16 +81,16 @@ def _array(address: int, shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
 
 
-def _map(tensor: TensorMap, place: _Places) -> npt.NDArray[Any]:
+def _map(tensor: TmaDescriptor, place: _Places) -> npt.NDArray[Any]:
     """What a tensor map shows, innermost last. Its strides are those of an array without gaps."""
-    assert tensor.element is Element.F16_PAIR
+    assert tensor.element is DType.F16_PAIR
     shape = tensor.dimensions[::-1]
     nbytes = np.cumprod([tensor.element.nbytes, *tensor.dimensions[:-1]]).tolist()[1:]
     assert list(tensor.strides) == nbytes
     return _array(place(tensor.pointer), shape, np.float16)
 
 
-def _inner(step: Step, given: Mapping[str, Any], place: _Places) -> None:
+def _inner(step: KernelLaunch, given: Mapping[str, Any], place: _Places) -> None:
     """conv_wgmma, conv_wgmma_small."""
     images, blocks = given["images"], given["channel_blocks"]
     inp, packed = _map(given["inp"], place), _map(given["weight"], place)
@@ -103,7 +103,7 @@ def _inner(step: Step, given: Mapping[str, Any], place: _Places) -> None:
     _store(step, given, place, _convolved(x, w))
 
 
-def _first(step: Step, given: Mapping[str, Any], place: _Places) -> None:
+def _first(step: KernelLaunch, given: Mapping[str, Any], place: _Places) -> None:
     """conv_first; float32 images. Scales of weights and input cancel."""
     images, height, width, rows = (given[name] for name in ("images", "H", "W", "OCP"))
     channels = dict(step.kernel.defines)["IN_CHANNELS"]
@@ -126,7 +126,7 @@ def _convolved(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.ND
     return reduce(np.add, taps)
 
 
-def _store(step: Step, given: Mapping[str, Any], place: _Places, sums: npt.NDArray[np.float64]) -> None:
+def _store(step: KernelLaunch, given: Mapping[str, Any], place: _Places, sums: npt.NDArray[np.float64]) -> None:
     rows, out = sums.shape[-1], _map(given["out"], place)
     bias, dequant, scale = (
         _array(place(given[name]), (rows,), np.float32) for name in ("bias", "dequant", "out_scale")

@@ -13,8 +13,8 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.wgmma_harness import Trial, resident
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Step, TensorMap
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.executor import Executor
 
 
@@ -78,15 +78,15 @@ def check_nan(device: Device, trial: Trial, reached: npt.NDArray[np.bool_] | Non
 # ---- Faults
 
 
-def with_smaller_box(plan: Plan, kernel: str, batch: int) -> Plan:
+def with_smaller_box(plan: CompiledModel, kernel: str, batch: int) -> CompiledModel:
     """The same plan; in the program for `batch`, the first step of this kernel gets a row less than it waits for."""
     program = next(program for program in plan.programs if program.batch == batch)
     victim = next(step for step in program.all_steps() if step.kernel.name == kernel)
 
-    def broken(step: Step) -> Step:
+    def broken(step: KernelLaunch) -> KernelLaunch:
         if step is not victim:
             return step
-        maps = [i for i, argument in enumerate(step.arguments) if isinstance(argument, TensorMap)]
+        maps = [i for i, argument in enumerate(step.arguments) if isinstance(argument, TmaDescriptor)]
         place = maps[1] if kernel == "gemm_wgmma" else maps[0]  # weights come first there
         arguments = list(step.arguments)
         tensor: Any = arguments[place]

@@ -44,9 +44,9 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program import arena as memory
 from vgg16gpu.program.arena import Lifetime
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.stored import decoded
 
@@ -83,13 +83,13 @@ def one_op(op: Op, input_shape: Sequence[int], *, inner: bool = False) -> Graph:
 class Result:
     """What a run left on the device."""
 
-    plan: Plan
+    plan: CompiledModel
     outputs: tuple[Array, ...]
     nonfinite: npt.NDArray[np.bool_]  # the images that the status words accuse
     arenas: Mapping[Arena, npt.NDArray[np.uint8]]
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LaunchPlan:
         """What ran."""
         return self.plan.programs[0]
 
@@ -191,7 +191,7 @@ def assert_same_bits(actual: Array, expected: Array, label: str = "") -> None:
 # ---- Plans with room between the buffers
 
 
-def spaced_plan(graph: Graph, device: Device, shape: Shape, options: PlanOptions) -> tuple[Plan, Extents]:
+def spaced_plan(graph: Graph, device: Device, shape: Shape, options: PlanOptions) -> tuple[CompiledModel, Extents]:
     """The plan for runs on `shape` in which no buffer touches another; where each lies."""
     extents: Extents = {Arena.WEIGHTS: [], Arena.ACTIVATIONS: [], Arena.STAGING: []}
     with _spaced_activations(extents), _spaced_weights(extents):
@@ -290,7 +290,7 @@ class GuardedDevice:
         )
         return memory[GUARD:-GUARD]
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """As the device does; while the steps run, the sanitizer knows what they may touch."""
         run = self._device.bind(steps, bases)
         poison = _address_sanitizer()
@@ -355,7 +355,7 @@ class Bench:
         """A place that holds poison at first."""
         return self.put(np.full(nbytes, POISON, np.uint8))
 
-    def run(self, *steps: Step) -> None:
+    def run(self, *steps: KernelLaunch) -> None:
         """Run them in order. Raises AssertionError where a byte beside the arrays has changed."""
         self._device.build([step.kernel for step in steps])
         address = self._device.allocate(self._memory.size)
@@ -407,7 +407,7 @@ def gemm_as(tile: tuple[int, int, int]) -> Iterator[None]:
         yield
 
 
-def stored(array: npt.NDArray[Any], element: Element = Element.F32) -> npt.NDArray[Any]:
+def stored(array: npt.NDArray[Any], element: DType = DType.F32) -> npt.NDArray[Any]:
     """(N, C, ...) in the order of the device: channels last, rounded up with zeros."""
     last = np.moveaxis(array, 1, -1)
     channels = last.shape[-1]

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, TmaDescriptor, Walk
 from vgg16gpu.program.values import Pointer
 
 
@@ -37,7 +37,7 @@ def _parameter(declared: str) -> tuple[str, str]:
     return name, "f" if "float" in kind else "i"
 
 
-def arguments(step: Step) -> Mapping[str, Any]:
+def arguments(step: KernelLaunch) -> Mapping[str, Any]:
     """The step's arguments by the kernel's names: tensor maps, pointers, numbers. They must fit, or AssertionError."""
     variant = frozenset(name for name, value in step.kernel.defines if value)
     declared = parameters(step.kernel.source, step.kernel.name, variant)
@@ -47,7 +47,7 @@ def arguments(step: Step) -> Mapping[str, Any]:
 
 
 def _kind(argument: Argument) -> str:
-    if isinstance(argument, TensorMap):
+    if isinstance(argument, TmaDescriptor):
         return "map"
     if isinstance(argument, Walk):
         return "walk"

@@ -14,7 +14,7 @@ from typing import Any
 
 from vgg16gpu.devices.base import Bytes, Event, Stream, Transfer, step_by_step
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena
 
 
@@ -49,7 +49,7 @@ class LateDevice(CpuDevice):
     def zero(self, address: int, nbytes: int) -> None:
         self._enqueue(Stream.COMPUTE, partial(super().zero, address, nbytes))
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         launch = super().bind(steps, bases)
         return lambda: self._enqueue(Stream.COMPUTE, launch)
 

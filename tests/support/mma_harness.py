@@ -18,10 +18,10 @@ from vgg16gpu.compiler.lowering.gemm import gemm_mma
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.values import DType
 
-STORED = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}  # behind a ReLU
+STORED = {"fp16": DType.F16, "bf16": DType.BF16, "int8": DType.U8}  # behind a ReLU
 PRECISIONS = tuple(STORED)
 
 
@@ -37,7 +37,7 @@ class MmaTrial(Trial):
     gemm_tile: MmaTile | None = None
     first_on: tuple[str, ...] = conv_mma_first.KINDS
 
-    def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
+    def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> CompiledModel:
         """The plan for these batch sizes, or for the trial's own."""
         with self._forced():
             return super().plan(facts, *batches, keep_values=keep_values)

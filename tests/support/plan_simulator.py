@@ -24,9 +24,9 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import Scheduler
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Arena, Layout, OutputForm, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import Arena, Layout, OutputForm, Pointer, TensorDesc
 
 CONTROL = "control words"
 
@@ -35,8 +35,8 @@ CONTROL = "control words"
 class Event:
     """A piece of work of a program: what it reads and what it writes."""
 
-    reads: Value | Source
-    writes: Value | None = None
+    reads: TensorDesc | Source
+    writes: TensorDesc | None = None
     workspace: tuple[Pointer, int] | None = None
     words: tuple[tuple[Pointer, int], ...] = ()  # control words it uses: pointer and number, or 0
 
@@ -45,13 +45,13 @@ class Event:
 class Recorded:
     """A program, and what it consists of."""
 
-    program: Program | None = None
+    program: LaunchPlan | None = None
     events: list[Event] = field(default_factory=list)
 
 
 def recorded_plan(
     graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape], options: PlanOptions
-) -> tuple[Plan, list[Recorded]]:
+) -> tuple[CompiledModel, list[Recorded]]:
     """A plan, and what each of its programs consists of."""
     made: list[Recorded] = []
     with _recording(made):
@@ -65,7 +65,7 @@ def recorded_plan(
 def _recording(made: list[Recorded]) -> Iterator[None]:
     program = Scheduler.program
 
-    def one_program(*args: Any, **options: Any) -> Program:
+    def one_program(*args: Any, **options: Any) -> LaunchPlan:
         made.append(Recorded())
         made[-1].program = program(*args, **options)
         return made[-1].program
@@ -73,20 +73,20 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
     def note(event: Event) -> None:
         made[-1].events.append(event)
 
-    def convert_(x: Value, y: Value, maxima: Pointer) -> Step:
+    def convert_(x: TensorDesc, y: TensorDesc, maxima: Pointer) -> KernelLaunch:
         note(Event(x, y, words=((maxima, y.shape[0]),)))
         return _convert(x, y, maxima)
 
-    def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
+    def take_in(source: Source, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
         note(Event(source, y, words=((status, y.shape[0]),)))
         return _take_in(source, y, status, kind)
 
-    def give_(x: Value, form: OutputForm, target: Pointer) -> Step:
+    def give_(x: TensorDesc, form: OutputForm, target: Pointer) -> KernelLaunch:
         assert form == OutputForm()
-        note(Event(x, Value(x.name, x.shape, Layout.PLAIN, target)))
+        note(Event(x, TensorDesc(x.name, x.shape, Layout.PLAIN, target)))
         return _give(x, form, target)
 
-    def observe(value: Value, scaling: Scaling) -> Step:
+    def observe(value: TensorDesc, scaling: Scaling) -> KernelLaunch:
         note(Event(value))
         return _observe(value, scaling)
 
@@ -107,8 +107,8 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         yield
 
 
-def _noting(lowering: AnyLowering, note: Callable[[Event], None]) -> Callable[..., tuple[Step, ...]]:
-    def steps(layer: Layer[Op], x: Any, y: Value, held: object, places: Places) -> tuple[Step, ...]:
+def _noting(lowering: AnyLowering, note: Callable[[Event], None]) -> Callable[..., tuple[KernelLaunch, ...]]:
+    def steps(layer: Layer[Op], x: Any, y: TensorDesc, held: object, places: Places) -> tuple[KernelLaunch, ...]:
         nbytes = lowering.workspace_nbytes(layer)
         words = [(places.counters, lowering.counters(layer)), (places.maxima, y.shape[0])]
         words += [(places.control.status, y.shape[0])] if isinstance(lowering, InputLowering) else []
@@ -141,7 +141,7 @@ class Memory:
         assert found == {what}, f"{what} at {pointer} is overwritten with {found}"
 
 
-def content(value: Value | Source) -> str:
+def content(value: TensorDesc | Source) -> str:
     """What memory holds where this value lies."""
     if isinstance(value, Source):
         return f"input as {value.element_type}"
@@ -160,7 +160,7 @@ def simulate(recorded: Recorded, element_type: str = "float32") -> None:
     memory.write(CONTROL, first, control.end - first.offset)
     assert entry.pointer.offset + entry.nbytes <= first.offset  # one copy brings both
 
-    def nbytes(value: Value | Source) -> int:
+    def nbytes(value: TensorDesc | Source) -> int:
         return entry.nbytes if isinstance(value, Source) else value.nbytes
 
     for event in in_order(recorded, element_type):

@@ -17,29 +17,29 @@ from vgg16gpu.compiler.planner import plan as planner
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.schedule import Scheduler
 from vgg16gpu.compiler.planner.selection import KernelSelection
-from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 
 LOWEST: Final = 2.0**-10  # of an image's largest magnitudes; above zero, as that of pairs is
 
 
 def plan_float16_with_second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on plans in fp16 on tensor cores have a second pass, as those of pairs do."""
-    plain: Callable[..., Plan] = planner._plain_plan
+    plain: Callable[..., CompiledModel] = planner._plain_plan
 
-    def made(selection: KernelSelection, shapes: Sequence[Any], options: PlanOptions) -> Plan:
+    def made(selection: KernelSelection, shapes: Sequence[Any], options: PlanOptions) -> CompiledModel:
         return _made(selection, shapes, options) if selection.precision == "fp16" else plain(selection, shapes, options)
 
     monkeypatch.setattr(planner, "_plain_plan", made)
 
 
-def _made(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
+def _made(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
     arena, exact = WeightArena(), selection.on_ffma()
     held = planner._held(selection.graph, arena)
     fast, slow = (
         Scheduler(chosen, planner._constants(chosen, arena), held, None, options.keep_values)
         for chosen in (selection, exact)
     )
-    return Plan(
+    return CompiledModel(
         planner._weight_plan(arena),
         tuple(_strict(fast.program(shape)) for shape in shapes),
         second_pass=slow.program((1, *shapes[0][1:])),
@@ -48,5 +48,5 @@ def _made(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOpti
     )
 
 
-def _strict(program: Program) -> Program:
+def _strict(program: LaunchPlan) -> LaunchPlan:
     return replace(program, control=replace(program.control, lowest=LOWEST))

@@ -16,7 +16,7 @@ from tests.support.cpu_kernels import fixture_kernel
 from tests.support.narrow_vgg import images
 from vgg16gpu import EnginePool
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Dim3, Step
+from vgg16gpu.program.launches import Dim3, KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 
 NOWHERE = 16  # an address
@@ -26,7 +26,7 @@ def break_card(device: Device) -> None:
     """From now on everything on it fails."""
     kernel = fixture_kernel("stray", "stray.cu")
     device.build([kernel])
-    step = Step(kernel, Dim3(1), Dim3(32), (Pointer(Arena.ACTIVATIONS, 0),))
+    step = KernelLaunch(kernel, Dim3(1), Dim3(32), (Pointer(Arena.ACTIVATIONS, 0),))
     device.bind([step], {Arena.ACTIVATIONS: NOWHERE})()
 
 

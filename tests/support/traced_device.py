@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vgg16gpu.devices.base import Counters, step_by_step
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
 from vgg16gpu.program.values import Arena, Pointer
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
@@ -28,7 +28,7 @@ PACKS = ("pack_conv_f32", "pack_gemm_f32", "pack_rows", "pack_blocks")
 class Traced:
     """`observed`: what the magnitudes of samples depend on, as an image's shape does."""
 
-    def __init__(self, observed: Callable[[Step], Any] = lambda _: "the same") -> None:
+    def __init__(self, observed: Callable[[KernelLaunch], Any] = lambda _: "the same") -> None:
         self.facts = HOPPER
         self.counters = Counters()
         self.foreign = None
@@ -62,7 +62,7 @@ class Traced:
         told = np.frombuffer(bytes.fromhex(self.tags.get(address, "00")), np.uint8)
         target.reshape(-1).view(np.uint8)[:] = np.resize(told, target.nbytes)
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         known = [(step, self._places(step, bases)) for step in steps]
 
         def launch() -> None:
@@ -84,12 +84,12 @@ class Traced:
 
     def close(self) -> None: ...
 
-    def _places(self, step: Step, bases: Mapping[Arena, int]) -> list[tuple[Arena, int]]:
-        given = [argument.pointer if isinstance(argument, TensorMap) else argument for argument in step.arguments]
+    def _places(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> list[tuple[Arena, int]]:
+        given = [argument.pointer if isinstance(argument, TmaDescriptor) else argument for argument in step.arguments]
         pointers = [argument for argument in given if isinstance(argument, Pointer)]
         return [(pointer.arena, bases[pointer.arena] + pointer.offset) for pointer in pointers]
 
-    def _run(self, step: Step, places: list[tuple[Arena, int]]) -> None:
+    def _run(self, step: KernelLaunch, places: list[tuple[Arena, int]]) -> None:
         for _, address in places:
             self._check(address, 1)
         name = step.kernel.name

@@ -9,7 +9,7 @@ import numpy as np
 
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, Step, TensorMap
+from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
 from vgg16gpu.program.values import Arena, Pointer
 
 H200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
@@ -20,12 +20,14 @@ FIRST = 1 << 20  # address of the first allocation
 class TuneDevice:
     """Every launch writes `answer(step)`, bytes or None, where its y lies, and takes `seconds(step)`."""
 
-    def __init__(self, answer: Callable[[Step], Any], seconds: Callable[[Step], float], refused: str = "") -> None:
+    def __init__(
+        self, answer: Callable[[KernelLaunch], Any], seconds: Callable[[KernelLaunch], float], refused: str = ""
+    ) -> None:
         self.facts, self.answer, self.seconds, self.refused = H200, answer, seconds, refused
         self.memory: dict[int, Any] = {}
         self.built: set[Kernel] = set()
         self.clock = 0.0
-        self.launched: list[Step] = []
+        self.launched: list[KernelLaunch] = []
         self.bound: list[Callable[[], None]] = []
 
     def build(self, kernels: Iterable[Kernel]) -> None:
@@ -56,7 +58,7 @@ class TuneDevice:
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
         self._bytes(target, nbytes)[:] = self._bytes(source, nbytes)
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         for step in steps:
             if step.kernel not in self.built:
                 raise KernelError(f"{step.kernel.label} is not built")
@@ -66,7 +68,7 @@ class TuneDevice:
                 self.launched.append(step)
                 self.clock += self.seconds(step)
                 place = step.arguments[Y_ARGUMENT[step.kernel.name]]
-                pointer = place.pointer if isinstance(place, TensorMap) else place
+                pointer = place.pointer if isinstance(place, TmaDescriptor) else place
                 assert isinstance(pointer, Pointer)
                 data = self.answer(step)
                 if data is not None:

@@ -35,9 +35,9 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import usable_cores
 from vgg16gpu.errors import Error
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, Step
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import DType, TensorDesc
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
@@ -46,17 +46,17 @@ Array64: TypeAlias = npt.NDArray[np.float64]
 Tile: TypeAlias = LargeTile | SmallTile | conv_first.Tile | conv_first_two.Tile | GemmTile | GemvTile
 
 WINDOW = Window((3, 3), pads=Pads(1, 1, 1, 1))
-ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
 PRECISIONS = (*ELEMENTS, "int8")
 CLIPPED = 0.8  # of the largest magnitude: unsigned bytes that let some values saturate
 
 # Norm-wise over a layer: twice what rounding alone gives for fp16 and bf16; a sum of rounded products left in float32
 # keeps the tensor cores' own error, which grows with its length.
-NORM_WISE = {Element.F16_PAIR: 3e-7, Element.F16: 3e-4, Element.BF16: 2.5e-3}
+NORM_WISE = {DType.F16_PAIR: 3e-7, DType.F16: 3e-4, DType.BF16: 2.5e-3}
 SUMS_OF_HALVES = 3e-5
 CHANNEL_WISE = 1e-6  # fp32, over each output channel, as a library that adds float32 in its own order
 MIN_PIXELS = 64  # of a channel that is judged by itself
-ROUNDING = {Element.F16_PAIR: 2.0**-21, Element.F16: 2.0**-11, Element.BF16: 2.0**-8, Element.F32: 2.0**-23}
+ROUNDING = {DType.F16_PAIR: 2.0**-21, DType.F16: 2.0**-11, DType.BF16: 2.0**-8, DType.F32: 2.0**-23}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Trial:
     keep_values: bool = True
 
     @property
-    def element(self) -> Element | None:
+    def element(self) -> DType | None:
         """What products are made of; None for int8, where values differ."""
         return ELEMENTS.get(self.precision)
 
@@ -117,7 +117,7 @@ class Trial:
             self.precision, self.kernels, normalisation=self.normalisation, samples=lambda: samples, quantised=quantised
         )
 
-    def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
+    def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> CompiledModel:
         """The plan for these batch sizes, or for the trial's own."""
         shapes = [(batch, *self.shape[1:]) for batch in batches or (len(self.x),)]
         with forced(self.tile):
@@ -132,7 +132,7 @@ class Trial:
         self._check_tile(result.plan)
         return result
 
-    def _check_tile(self, plan: Plan) -> None:
+    def _check_tile(self, plan: CompiledModel) -> None:
         """A tile that does not fit would have been passed over."""
         for program in plan.programs if self.tile else ():
             found = [step for steps in program.input.entries.values() for step in (*steps.steps, *program.steps)]
@@ -153,7 +153,7 @@ def forced(tile: Tile | None) -> Iterator[None]:
         yield
 
 
-def has_tile(step: Step, tile: Tile | None) -> bool:
+def has_tile(step: KernelLaunch, tile: Tile | None) -> bool:
     """Whether a step runs with this tile."""
     match tile:
         case LargeTile():
@@ -223,38 +223,38 @@ def check(device: Device, trial: Trial) -> Result:
     return result
 
 
-def check_layers(trial: Trial, program: Program, read: Callable[[str], Array]) -> None:
+def check_layers(trial: Trial, program: LaunchPlan, read: Callable[[str], Array]) -> None:
     """Every Conv and Gemm against float64, on what it read."""
     stored = {value.name: value for value in program.values}
     for op in trial.graph.ops:
         if isinstance(op, Conv | Gemm):
             x = read(op.x) if op.x in stored else trial.floats[: program.batch]
-            check_layer(op, x, read(op.y), trial.element or Element.F32, stored[op.y].element)
+            check_layer(op, x, read(op.y), trial.element or DType.F32, stored[op.y].element)
 
 
-def check_layer(op: Conv | Gemm, x: Array, y: Array, element: Element, out_element: Element) -> None:
+def check_layer(op: Conv | Gemm, x: Array, y: Array, element: DType, out_element: DType) -> None:
     """One op whose products are of `element` against float64: norm-wise, element by element, fp32 also by channel."""
     x64, weight = rounded(x, element), rounded(op.weight, element)
     exact = reference.apply(replace(op, weight=weight), x64)  # type: ignore[arg-type]
     label = f"{op.y} as {out_element.name}"
-    as_sum = out_element is Element.F32 and element is not Element.F16_PAIR
+    as_sum = out_element is DType.F32 and element is not DType.F16_PAIR
     error = layer_error(y, exact)
     limit = SUMS_OF_HALVES if as_sum else NORM_WISE[element]
     assert error <= limit, f"{label}: norm-wise error {error:.3g}, at most {limit:.3g}"
     size = math.sqrt(op.weight[0].size) * rms(x64) * rms(weight) + (0.0 if op.bias is None else rms(op.bias))
-    atol = size * (5e-6 if element is Element.F16_PAIR else 2e-4)
+    atol = size * (5e-6 if element is DType.F16_PAIR else 2e-4)
     assert_close(y, exact, atol, 1.001 * ROUNDING[out_element], label=label)
-    if element is Element.F16_PAIR and y.ndim == 4 and y[:, 0].size >= MIN_PIXELS:
+    if element is DType.F16_PAIR and y.ndim == 4 and y[:, 0].size >= MIN_PIXELS:
         for channel in range(y.shape[1]):
             error = layer_error(y[:, channel], exact[:, channel])
             assert error <= CHANNEL_WISE, f"{label}: error of channel {channel} {error:.3g}, at most {CHANNEL_WISE:.3g}"
 
 
-def rounded(array: npt.NDArray[Any], element: Element) -> Array64:
+def rounded(array: npt.NDArray[Any], element: DType) -> Array64:
     """float32 numbers as a tensor of this element holds them. Pairs have scales and lose nothing that counts."""
-    if element is Element.F16:
+    if element is DType.F16:
         return array.astype(np.float16).astype(np.float64)
-    if element is Element.BF16:
+    if element is DType.BF16:
         bits = array.astype(np.float32).view(np.uint32).astype(np.uint64)
         return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32).astype(np.float64)
     return array.astype(np.float64)
@@ -263,18 +263,18 @@ def rounded(array: npt.NDArray[Any], element: Element) -> Array64:
 def raw(result: Result, name: str) -> npt.NDArray[Any]:
     """What is stored, in the ONNX order, padding cut off once it has been found to be zero; planes first."""
     value = value_of(result.program, name)
-    types = {1: np.int8 if value.element is Element.S8 else np.uint8, 2: np.uint16, 4: np.float32}
+    types = {1: np.int8 if value.element is DType.S8 else np.uint8, 2: np.uint16, 4: np.float32}
     planes = result.at(value.pointer, (value.element.planes, *value.stored_shape), types[value.element.nbytes])
     channels = value.shape[1]
     assert not planes[..., channels:].any(), f"{name}: channels {channels} and up are not zero"
     return np.moveaxis(planes, -1, 2)[:, :, :channels]
 
 
-def value_of(program: Program, name: str) -> Value:
+def value_of(program: LaunchPlan, name: str) -> TensorDesc:
     return next(value for value in program.values if value.name == name)
 
 
-def step_of(program: Program, name: str, element_type: str = "float32") -> Step:
+def step_of(program: LaunchPlan, name: str, element_type: str = "float32") -> KernelLaunch:
     """The step that stores this value, of a tensor-core kernel."""
     return next(step for step in program.all_steps(element_type) if step.names[-1:] == (name,) and step.flop)
 
@@ -282,7 +282,7 @@ def step_of(program: Program, name: str, element_type: str = "float32") -> Step:
 def _check_integers(trial: Trial, result: Result) -> None:
     expected = quantised_reference.evaluate(trial.graph, trial.scales, trial.floats).stored
     for value in result.program.values:
-        if value.element in (Element.U8, Element.S8):
+        if value.element in (DType.U8, DType.S8):
             np.testing.assert_array_equal(raw(result, value.name)[0], expected[value.name], value.name)
     for name, output in zip(trial.graph.outputs, result.outputs, strict=True):
         np.testing.assert_array_equal(output, expected[name], name)
@@ -297,7 +297,7 @@ def _check_maxima(trial: Trial, result: Result) -> None:
         assert (recorded >= control.lowest).all(), f"{name}: {recorded}"
         assert (recorded <= LARGEST_FLOAT16).all(), f"{name}: {recorded}"
         value = next((value for value in result.program.values if value.name == name), None)
-        if value is not None and value.element in (Element.F16, Element.F16_PAIR):
+        if value is not None and value.element in (DType.F16, DType.F16_PAIR):
             largest = np.abs(raw(result, name)[0].view(np.float16)).reshape(len(recorded), -1).max(axis=1)
             if name in pooled:  # may be taken before pooling
                 assert (recorded >= largest).all(), f"{name}: {recorded}, stored {largest}"

@@ -21,9 +21,9 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Program
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
 
@@ -56,7 +56,7 @@ def test_branches_and_conversions(device: Device, precision: str, batch: int) ->
     graph = branches()
     result = check(device, MmaTrial(graph, normal(seeded("x"), batch, 3, 8, 6), precision))
     elements = {name: value_of(result.program, name).element for name in "abcdepq"}
-    assert {elements[name] for name in "cepq"} == {Element.F32}
+    assert {elements[name] for name in "cepq"} == {DType.F32}
     assert elements["d"] is STORED[precision]
     assert "convert" in {step.kernel.name for step in result.program.steps}
     assert [output.shape for output in result.outputs] == [(batch, 7), (batch, 20, 8, 6), (batch, 5, 4, 3)]
@@ -126,7 +126,7 @@ CARDS = {
 BATCHES = (1, 2, 8, 32, 128)
 
 
-def programs(facts: DeviceFacts, precision: str) -> Iterator[Program]:
+def programs(facts: DeviceFacts, precision: str) -> Iterator[LaunchPlan]:
     size, width, hidden = (48, 2, 100) if precision == "int8" else (224, 1, 4096)
     graph = vgg16(size, width, hidden)
     yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], options_of(graph, precision)).programs
@@ -149,7 +149,7 @@ def test_launches_fit_the_card_and_cover_the_work(name: str, precision: str) -> 
                 covers_halos(step)
 
 
-def covers(step: Step, pixels: int) -> None:
+def covers(step: KernelLaunch, pixels: int) -> None:
     """Whether the tiles of a convolution hold all `pixels` that it stores, and not one tile more."""
     given, macros = arguments(step), dict(step.kernel.defines)
     assert given["rows"] == pixels * (4 if macros["POOL"] else 1)
@@ -157,7 +157,7 @@ def covers(step: Step, pixels: int) -> None:
     assert step.block.x == 32 * (macros["TILE_OC"] // macros["WARP_OC"]) * (macros["TILE_PX"] // macros["WARP_PX"])
 
 
-def covers_halos(step: Step) -> None:
+def covers_halos(step: KernelLaunch) -> None:
     """The same for tiles of rows and of columns of all images side by side."""
     given, macros = arguments(step), dict(step.kernel.defines)
     height, width = (given[name] // 2 * 2 if macros["POOL"] else given[name] for name in ("H", "W"))

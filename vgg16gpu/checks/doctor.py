@@ -41,7 +41,7 @@ from vgg16gpu.devices.cuda.probe import (
 from vgg16gpu.devices.platforms import machine_memory, usable_cores
 from vgg16gpu.errors import Error
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 
 GIB = 1 << 30
 ENOUGH_MEMORY = 5 * GIB // 2  # what VGG16 takes at its peak on the cpu device
@@ -204,8 +204,8 @@ def relu_is_right(device: Device) -> bool:
     """Run the ReLU kernel on eight numbers and compare. Raises DeviceError or KernelError."""
     values = np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], dtype=np.float32)
     result = np.full_like(values, np.nan)
-    source = Value("x", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 0))
-    target = Value("y", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 256))
+    source = TensorDesc("x", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 0))
+    target = TensorDesc("y", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 256))
     step = relu_step(source, target, ("y",))
     device.build([step.kernel])
     address = device.allocate(512)

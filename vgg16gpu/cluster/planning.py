@@ -13,7 +13,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.plans.opening import Size, sides_of
 
 _KEPT: Final = 4  # plans of sizes, for engines that come a little later
@@ -25,9 +25,9 @@ class SharedPlanner(SizePlanner):
     def __init__(self, model: Model, options: EngineOptions, facts: DeviceFacts) -> None:
         super().__init__(model, options, facts)
         self._lock = threading.Lock()
-        self._plans: OrderedDict[object, Plan] = OrderedDict()
+        self._plans: OrderedDict[object, CompiledModel] = OrderedDict()
 
-    def plan(self, size: int | tuple[int, int] | None) -> Plan:
+    def plan(self, size: int | tuple[int, int] | None) -> CompiledModel:
         """As SizePlanner's."""
         with self._lock:
             if size not in self._plans:

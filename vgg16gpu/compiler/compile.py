@@ -25,7 +25,7 @@ from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales
@@ -56,7 +56,7 @@ class EngineOptions:
         return model.graph(self.precision, self.outputs)
 
 
-def compile_model(model: Model, options: EngineOptions, facts: DeviceFacts) -> Plan:
+def compile_model(model: Model, options: EngineOptions, facts: DeviceFacts) -> CompiledModel:
     """The plan of a model on a device with these facts: everything is decided. Raises ModelError and InputError."""
     return SizePlanner(model, options, facts).plan(options.size)
 
@@ -81,7 +81,7 @@ class SizePlanner:
         sides = None if given is None else (given[0], given[-1])
         return [resolve_input_shape(self.graph, batch, sides) for batch in self._batches]
 
-    def plan(self, size: int | tuple[int, int] | None) -> Plan:
+    def plan(self, size: int | tuple[int, int] | None) -> CompiledModel:
         """The plan for images of a size (one side, or height and width); None: the model's own, or the usual one.
 
         Raises ModelError and InputError.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -175,7 +175,7 @@ class Device(Protocol):
     def wait(self, event: Event) -> None:
         """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
 
     def unbind(self, launch: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Pointer
 
 SOURCE = "transfer.cu"
@@ -19,9 +19,9 @@ def transfer_kernel(groups: int) -> Kernel:
     return Kernel(SOURCE, "transfer", (("GROUPS", groups),))
 
 
-def transfer_step(out: Pointer, inp: Pointer, nbytes: int, groups: int = MEMORY_GROUPS) -> Step:
+def transfer_step(out: Pointer, inp: Pointer, nbytes: int, groups: int = MEMORY_GROUPS) -> KernelLaunch:
     """Copies `nbytes`, a multiple of 4, from `inp` to `out`, both at addresses that are multiples of 16."""
-    return Step(
+    return KernelLaunch(
         kernel=transfer_kernel(groups),
         grid=Dim3(max(1, -(-nbytes // (16 * THREADS * groups)))),
         block=Dim3(THREADS),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import Argument, Step, TensorMap
+from vgg16gpu.program.launches import Argument, KernelLaunch, TmaDescriptor
 from vgg16gpu.program.plans import PairScaling, Upload, WeightItem, WeightPlan
 from vgg16gpu.program.values import Arena, Pointer
 
@@ -53,12 +53,12 @@ class _Given(NamedTuple):
 class _Computed(NamedTuple):
     """The pieces that a build computed, and all that decides what they are; each has a number in these steps."""
 
-    finish: tuple[Step, ...]  # with numbers in the place of offsets
+    finish: tuple[KernelLaunch, ...]  # with numbers in the place of offsets
     given: Mapping[int, _Given]  # the pieces that these read, by number
     scales: bytes
     pieces: Mapping[int, _Stored]  # by number
 
-    def is_same(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
+    def is_same(self, finish: tuple[KernelLaunch, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
         """Whether the same steps computed them of the same weights and scales."""
         return (
             (self.scales, self.finish, self.given.keys()) == (scales, finish, given.keys())
@@ -99,7 +99,9 @@ class WeightStore:
                 return stored
         return None
 
-    def find_computed(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> _Computed | None:
+    def find_computed(
+        self, finish: tuple[KernelLaunch, ...], given: Mapping[int, _Given], scales: bytes
+    ) -> _Computed | None:
         """Pieces that the same steps computed of the same weights and scales."""
         return next((computed for computed in self._computed if computed.is_same(finish, given, scales)), None)
 
@@ -205,7 +207,7 @@ class Lease:
         item = self._item(offset)
         return self._pieces[item.offset].address + offset - item.offset
 
-    def located(self, steps: Sequence[Step]) -> Sequence[Step]:
+    def located(self, steps: Sequence[KernelLaunch]) -> Sequence[KernelLaunch]:
         """The steps with their weights where these lie, from `base` on."""
         return steps if self._is_whole else [self._located(step) for step in steps]
 
@@ -255,12 +257,12 @@ class Lease:
             self._blocks.remove(block)
             self.store.drop(block)
 
-    def _read_by(self, steps: Sequence[Step]) -> list[WeightItem]:
+    def _read_by(self, steps: Sequence[KernelLaunch]) -> list[WeightItem]:
         """The pieces that steps know, in the order in which they come there."""
         places = (place.offset for step in steps for place in map(_weight_place, step.arguments) if place)
         return list(dict.fromkeys(map(self._item, places)))
 
-    def _numbered(self, step: Step, numbers: Mapping[int, int]) -> Step:
+    def _numbered(self, step: KernelLaunch, numbers: Mapping[int, int]) -> KernelLaunch:
         """A step with the number of each piece in the place of its offset: the same in every plan that computes so."""
 
         def numbered(offset: int) -> int:
@@ -308,17 +310,17 @@ class Lease:
         arrays = tuple((upload.array.dtype.str, upload.array.shape) for upload in uploads)
         return item.nbytes, arrays, steps
 
-    def _located(self, step: Step) -> Step:
+    def _located(self, step: KernelLaunch) -> KernelLaunch:
         return _with_places(step, self.address)
 
 
 def _weight_place(argument: Argument) -> Pointer | None:
     """Where an argument points into the arena of weights, if it does."""
-    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
+    pointer = argument.pointer if isinstance(argument, TmaDescriptor) else argument
     return pointer if isinstance(pointer, Pointer) and pointer.arena is Arena.WEIGHTS else None
 
 
-def _with_places(step: Step, moved: Callable[[int], int]) -> Step:
+def _with_places(step: KernelLaunch, moved: Callable[[int], int]) -> KernelLaunch:
     """A step whose places in the arena of weights are others. moved: the new one of each offset."""
 
     def placed(argument: Argument) -> Argument:
@@ -326,7 +328,7 @@ def _with_places(step: Step, moved: Callable[[int], int]) -> Step:
         if place is None:
             return argument
         pointer = Pointer(place.arena, moved(place.offset))
-        return replace(argument, pointer=pointer) if isinstance(argument, TensorMap) else pointer
+        return replace(argument, pointer=pointer) if isinstance(argument, TmaDescriptor) else pointer
 
     return replace(step, arguments=tuple(map(placed, step.arguments)))
 
@@ -340,7 +342,7 @@ def _target(upload: Upload) -> Pointer:
     return target
 
 
-def _moved(step: Step, by: int) -> Step:
+def _moved(step: KernelLaunch, by: int) -> KernelLaunch:
     """A packing step whose places in the arena are those from the start of its piece on."""
     return _with_places(step, lambda offset: offset + by)
 

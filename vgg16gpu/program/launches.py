@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.values import DType, Pointer
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TmaDescriptor:
     """A kernel argument by value: a tensor for the bulk copy engine of compute capability 9.0.
 
     Dimensions and box are in elements, innermost first; strides in bytes, of all dimensions but the innermost.
     """
 
     pointer: Pointer
-    element: Element
+    element: DType
     dimensions: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
@@ -58,7 +58,7 @@ class Walk:
         return (*(word for row in padded for word in row), *missing)
 
 
-Argument: TypeAlias = Pointer | Scalar | TensorMap | Walk
+Argument: TypeAlias = Pointer | Scalar | TmaDescriptor | Walk
 
 
 class Dim3(NamedTuple):
@@ -85,7 +85,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelLaunch:
     """One kernel launch. `flop` and `nbytes` are what it must do, not what it happens to do."""
 
     kernel: Kernel

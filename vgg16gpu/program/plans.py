@@ -1,4 +1,4 @@
-"""What a device is asked to do, as data: the planner writes a `Program`, a device carries it out."""
+"""What a device is asked to do, as data: the planner writes a `LaunchPlan`, a device carries it out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import Kernel, Step
-from vgg16gpu.program.values import Arena, Pointer, Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch
+from vgg16gpu.program.values import Arena, Pointer, TensorDesc
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Upload:
 
     array: npt.NDArray[np.generic]
     target: Pointer
-    pack: Step | None = None
+    pack: KernelLaunch | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class InputEntry:
 
     pointer: Pointer
     nbytes: int
-    steps: tuple[Step, ...]
+    steps: tuple[KernelLaunch, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class InputSlot:
 
 
 @dataclass(frozen=True)
-class Control:
+class StatusBlock:
     """Words of 32 bits that the host zeroes with the copy that brings the input, and reads with the outputs.
 
     First the counters of kernels that work together (they stay on the device), then, from `error` on, which is aligned
@@ -103,7 +103,7 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Program:
+class LaunchPlan:
     """Everything one run of one batch size does.
 
     The host copies the inputs and zeroes, as one block that ends with the control words; launches the steps of the
@@ -118,15 +118,15 @@ class Program:
 
     batch: int
     input: InputSlot
-    control: Control
-    steps: tuple[Step, ...]
-    output_steps: tuple[Step, ...]
-    outputs: tuple[Value, ...]
-    stored_outputs: tuple[Value, ...]
+    control: StatusBlock
+    steps: tuple[KernelLaunch, ...]
+    output_steps: tuple[KernelLaunch, ...]
+    outputs: tuple[TensorDesc, ...]
+    stored_outputs: tuple[TensorDesc, ...]
     output_end: int
     activations_nbytes: int
-    values: tuple[Value, ...]  # the input, where it is stored, and the value of every op, in order
-    others: tuple[Value, ...] = ()
+    values: tuple[TensorDesc, ...]  # the input, where it is stored, and the value of every op, in order
+    others: tuple[TensorDesc, ...] = ()
 
     def __str__(self) -> str:
         """The steps as a table: what runs, how it is launched, what it must do."""
@@ -142,16 +142,16 @@ class Program:
         lines.append(f"{self.flop / 1e9:.2f} GFLOP; activation arena {self.activations_nbytes / 1e6:.1f} MB")
         return "\n".join(lines)
 
-    def all_steps(self, element_type: str = "float32") -> tuple[Step, ...]:
+    def all_steps(self, element_type: str = "float32") -> tuple[KernelLaunch, ...]:
         """Everything that is launched for an input of that element type."""
         return (*self.input.entries[element_type].steps, *self.steps, *self.output_steps)
 
     @property
-    def given(self) -> tuple[Value, ...]:
+    def given(self) -> tuple[TensorDesc, ...]:
         """The further inputs that lie where a caller has them."""
         return tuple(value for value in self.others if value.pointer.arena is Arena.GIVEN)
 
-    def is_whole(self, y: Value) -> bool:
+    def is_whole(self, y: TensorDesc) -> bool:
         """Whether an output does not have a row for each image, so that it is only of use as a whole."""
         return y.shape[:1] != (self.batch,)
 
@@ -185,13 +185,13 @@ class PairScaling:
     `program`, of batch 1, is run on each of `samples`, then `finish` once.
     """
 
-    program: Program
+    program: LaunchPlan
     samples: npt.NDArray[np.float32]
-    finish: tuple[Step, ...]
+    finish: tuple[KernelLaunch, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class CompiledModel:
     """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
 
     With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
@@ -201,15 +201,15 @@ class Plan:
     """
 
     weights: WeightPlan
-    programs: tuple[Program, ...]
+    programs: tuple[LaunchPlan, ...]
     calibration: PairScaling | None = None  # of float16 pairs; int8 has a calibration of its own, by a user
-    second_pass: Program | None = None
+    second_pass: LaunchPlan | None = None
     families: Mapping[str, str] = field(default_factory=dict)
     keeps_values: bool = False
-    second_passes: tuple[Program, ...] = ()
+    second_passes: tuple[LaunchPlan, ...] = ()
 
     @property
-    def all_programs(self) -> tuple[Program, ...]:
+    def all_programs(self) -> tuple[LaunchPlan, ...]:
         """Every program that runs or builds need, without `second_passes`."""
         extra = (self.second_pass, self.calibration.program if self.calibration else None)
         return (*self.programs, *(program for program in extra if program))

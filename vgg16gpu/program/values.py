@@ -29,7 +29,7 @@ class Pointer:
     offset: int
 
 
-class Element(Enum):
+class DType(Enum):
     """What a stored value is made of: (number in the kernels, bytes, planes, channels that it is padded to)."""
 
     F32 = 0, 4, 1, 4
@@ -61,18 +61,18 @@ class Layout(Enum):
 
 def padded_channels(channels: int) -> int:
     """Channels of a float32 NHWC value as stored."""
-    return Element.F32.padded(channels)
+    return DType.F32.padded(channels)
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorDesc:
     """A value on the device. `shape` is the ONNX shape, whatever the layout."""
 
     name: str
     shape: tuple[int, ...]
     layout: Layout
     pointer: Pointer
-    element: Element = Element.F32
+    element: DType = DType.F32
     scale: Pointer | None = None  # F16_PAIR: a float per stored channel, a power of two
     step: float = 1.0  # U8, S8
     factor: Pointer | None = (
@@ -111,11 +111,11 @@ class OutputForm:
     next there are so many elements.
     """
 
-    element: Element = Element.F32
+    element: DType = DType.F32
     pitch: int | None = None
 
     @classmethod
-    def of(cls, value: Value) -> OutputForm:
+    def of(cls, value: TensorDesc) -> OutputForm:
         """That of a value as it is stored; of elements that nobody else knows it is float32, without padding."""
         if value.element not in OUTPUT_ELEMENTS:
             return cls(pitch=value.shape[1])
@@ -139,7 +139,7 @@ class OutputForm:
         """Whether there is anything between the elements of an array of this shape."""
         return self.extent(shape) != math.prod(shape)
 
-    def is_that_of(self, value: Value) -> bool:
+    def is_that_of(self, value: TensorDesc) -> bool:
         """Whether the value takes the same memory in this very form, padding included."""
         stored = OutputForm.of(value)
         if value.element is not self.element or stored.extent(value.shape) != self.extent(value.shape):
@@ -148,4 +148,4 @@ class OutputForm:
         return all(dim <= 1 or kept == wanted for dim, kept, wanted in pairs)
 
 
-OUTPUT_ELEMENTS = {Element.F32: "float32", Element.F16: "float16", Element.BF16: "bfloat16"}  # as libraries call them
+OUTPUT_ELEMENTS = {DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16"}  # as libraries call them

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, Tally, can_count, count
 from vgg16gpu.compiler.quantization.histogram import BINS, Histogram, check_finite
 from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.values import Arena, Pointer, Value
+from vgg16gpu.program.values import Arena, Pointer, TensorDesc
 from vgg16gpu.runtime.engine import Engine
 
 
@@ -27,7 +27,7 @@ class Counting:
         self._engine, self._device = engine, engine.device
         self._histograms = {name: Histogram() for name in names}
         self._largest = np.zeros(len(self._histograms), np.uint32)  # words of the device, as of the last run
-        self._bound: dict[tuple[tuple[Value, ...], int], Callable[[], None]] = {}
+        self._bound: dict[tuple[tuple[TensorDesc, ...], int], Callable[[], None]] = {}
         self._start = aligned(self._largest.nbytes)  # of the counts, behind the words
         self._device.build([KERNEL])
         nbytes = self._start + COUNTS_NBYTES * len(self._histograms)
@@ -79,7 +79,7 @@ class Counting:
             histogram.add_counts(found, float(largest))
         return self._histograms
 
-    def _launch(self, values: tuple[Value, ...], rows: int) -> None:
+    def _launch(self, values: tuple[TensorDesc, ...], rows: int) -> None:
         key = values, rows
         if key not in self._bound:
             facts = self._device.facts

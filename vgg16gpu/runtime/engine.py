@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.values import TensorDesc
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Outputs, Results, check_flags
@@ -300,7 +300,7 @@ class Engine(BuiltEngine):
         """
         return ((names, self._read(value)) for names, value in self.kept_values())
 
-    def kept_values(self) -> list[tuple[tuple[str, ...], Value]]:
+    def kept_values(self) -> list[tuple[tuple[str, ...], TensorDesc]]:
         """Where on the device `read_values` finds the values; the same names, and raises the same."""
         if not self._keeps_values:
             raise InputError("intermediate values are not kept; build the engine with keep_values=True")
@@ -310,7 +310,7 @@ class Engine(BuiltEngine):
         names = {op.y: op.names for op in self.graph.ops}
         return [(names.get(value.name, (value.name,)), value) for value in program.values]
 
-    def _read(self, value: Value) -> Array:
+    def _read(self, value: TensorDesc) -> Array:
         with self._lock:
             return self.executor.read(value)
 

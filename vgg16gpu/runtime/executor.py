@@ -18,9 +18,9 @@ from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Rows, Stager
 from vgg16gpu.devices.weight_store import Lease, WeightStore
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import PairScaling, Plan, Program
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan, PairScaling
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.frames import Frames, Port, Span
 from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock, Results, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape
@@ -57,7 +57,7 @@ class Executor:
     """
 
     @classmethod
-    def load(cls, plan: Plan, device: Device, weights: Lease | None = None) -> Self:
+    def load(cls, plan: CompiledModel, device: Device, weights: Lease | None = None) -> Self:
         """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError.
 
         Whoever gives a lease has seen to it that there is enough memory.
@@ -72,7 +72,7 @@ class Executor:
         loaded.compile_seconds, loaded.upload_seconds = compiled - started, time.perf_counter() - compiled
         return loaded
 
-    def __init__(self, plan: Plan, device: Device, weights: Lease | None = None) -> None:
+    def __init__(self, plan: CompiledModel, device: Device, weights: Lease | None = None) -> None:
         """Allocate, upload, calibrate, bind; kernels must have been built. Raises DeviceError when memory runs out."""
         self._weights, self._shares = weights or WeightStore(device).lease(plan.weights), weights is not None
         self.compile_seconds = self.upload_seconds = 0.0  # of `load`
@@ -146,7 +146,7 @@ class Executor:
         single.round_trip()
         return single.block.whole(count)
 
-    def _bind_single(self, program: Program) -> _Single:
+    def _bind_single(self, program: LaunchPlan) -> _Single:
         start = program.block.offset
         nbytes = program.control.end - start
         source, target = self._pinned_in[:nbytes], self._pinned_out[: program.returned_nbytes]
@@ -218,7 +218,7 @@ class Executor:
         """
         return self._bound[batch, np.dtype(element_type)].port.launch
 
-    def bind(self, steps: Sequence[Step], beside: int | None = None) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], beside: int | None = None) -> Callable[[], None]:
         """A launcher of some steps of a program, in this order; the plan gives it back when it is closed.
 
         beside: address of further memory, which the steps know as the arena STAGING.
@@ -238,7 +238,7 @@ class Executor:
         """The pinned memory that runs copy control words and outputs to; each takes it from its start on."""
         return self._pinned_out
 
-    def read(self, value: Value) -> Array:
+    def read(self, value: TensorDesc) -> Array:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
         stored = decoded(value, self._copy(value.pointer, value.nbytes))
         if value.scale is not None:
@@ -316,17 +316,17 @@ class Executor:
             self._pass(bound, sample[None])
         self.bind(scaling.finish)()
 
-    def _bind(self, program: Program) -> dict[npt.DTypeLike, _Bound]:
+    def _bind(self, program: LaunchPlan) -> dict[npt.DTypeLike, _Bound]:
         return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}
 
-    def _bind_entry(self, program: Program, element_type: str) -> _Bound:
+    def _bind_entry(self, program: LaunchPlan, element_type: str) -> _Bound:
         port = self._port(program, element_type)
         source, target = self._pinned_in[: port.input.nbytes], self._pinned_out[: port.output.nbytes]
         upload, download = Transfer(source, port.input.address), Transfer(target, port.output.address)
         round_trip = self._kept(self.device.round_trip(upload, port.launch, download))
         return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
 
-    def _port(self, program: Program, element_type: str) -> Port:
+    def _port(self, program: LaunchPlan, element_type: str) -> Port:
         error = program.control.error
         return Port(
             shape=image_shape(program.input.shape, element_type),
@@ -337,12 +337,12 @@ class Executor:
             results=partial(read_results, program),
         )
 
-    def _input_span(self, program: Program, element_type: str) -> Span:
+    def _input_span(self, program: LaunchPlan, element_type: str) -> Span:
         first = program.input.entries[element_type].pointer
         return Span(self._address(first.arena, first.offset), program.control.end - first.offset)
 
 
-def check_memory(plan: Plan, device: Device) -> None:
+def check_memory(plan: CompiledModel, device: Device) -> None:
     """Raise DeviceError, before anything is compiled or allocated, when the plan needs more memory than is free.
 
     What streams will take beside it, should there be any, is not counted: see `Pipeline`.

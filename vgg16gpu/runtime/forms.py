@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.host_arrays import as_array, is_tensor
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.stored import image_shape
@@ -36,13 +36,13 @@ class InputForm:
     why_fixed: Callable[[], str] | None = None
 
     @classmethod
-    def of(cls, given: GraphInput, program: Program, why_fixed: Callable[[], str] | None = None) -> InputForm:
+    def of(cls, given: GraphInput, program: LaunchPlan, why_fixed: Callable[[], str] | None = None) -> InputForm:
         """That of a program and of its input as the file has it."""
         whole = next(((y.name, y.shape) for y in program.outputs if program.is_whole(y)), None)
         return cls(given, _accepted(given, program, program.input.shape), whole, why_fixed)
 
     @classmethod
-    def of_any_size(cls, given: GraphInput, program: Program, shape: OpenShape) -> InputForm:
+    def of_any_size(cls, given: GraphInput, program: LaunchPlan, shape: OpenShape) -> InputForm:
         """That of programs for any size; `shape` of a batch says what is open. It knows no outputs."""
         return cls(given, _accepted(given, program, shape), None)
 
@@ -98,7 +98,7 @@ class InputForm:
             )
 
 
-def _accepted(given: GraphInput, program: Program, shape: OpenShape) -> dict[np.dtype[Any], OpenShape]:
+def _accepted(given: GraphInput, program: LaunchPlan, shape: OpenShape) -> dict[np.dtype[Any], OpenShape]:
     """The shape of a sample as a user gives it, by element type. shape: of a batch."""
     return {
         np.dtype(name): (given.in_file(shape) if name == "float32" else image_shape(shape, name))[1:]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import InputError, KernelError
-from vgg16gpu.program.plans import Control, Program
+from vgg16gpu.program.plans import LaunchPlan, StatusBlock
 
 LARGEST_FLOAT16 = 65504.0
 
@@ -32,7 +32,7 @@ class OutOfRangeError(InputError):
 class Results(NamedTuple):
     """One row of every output, and one of each flag, for each image.
 
-    An output that has no rows (`Program.is_whole`) is all in the row of the only image.
+    An output that has no rows (`LaunchPlan.is_whole`) is all in the row of the only image.
     """
 
     outputs: tuple[Array, ...]
@@ -56,7 +56,7 @@ class Results(NamedTuple):
 class ResultBlock:
     """A host buffer as the place that runs of a program copy their block to."""
 
-    def __init__(self, program: Program, buffer: Bytes) -> None:
+    def __init__(self, program: LaunchPlan, buffer: Bytes) -> None:
         control = program.control
         words = buffer[: 4 * control.returned_words].view(np.uint32)
         self._program = program
@@ -115,7 +115,7 @@ class ResultBlock:
         )
 
 
-def _clean_words(control: Control) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+def _clean_words(control: StatusBlock) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """The least value of each word that comes back from a run without complaint, and how far it may be above that.
 
     Bits of floats that are not negative are in the order of the floats; those of negative ones and NaN are above.
@@ -127,7 +127,7 @@ def _clean_words(control: Control) -> tuple[npt.NDArray[np.uint32], npt.NDArray[
     return least, room
 
 
-def read_results(program: Program, buffer: Bytes, count: int) -> Results:
+def read_results(program: LaunchPlan, buffer: Bytes, count: int) -> Results:
     """What a block that came back says of its first `count` images. Raises KernelError where a kernel gave up."""
     return ResultBlock(program, buffer).read(count)
 

@@ -15,7 +15,7 @@ from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.lines import read_text
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 from vgg16gpu_lab.exercises.log import ENTRIES, Log, Words, read_log
 
@@ -142,12 +142,12 @@ def _places(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     return places, end
 
 
-def _step(launch: Launch, kernel: Kernel, places: Mapping[str, int]) -> Step:
+def _step(launch: Launch, kernel: Kernel, places: Mapping[str, int]) -> KernelLaunch:
     arguments = tuple(
         Pointer(Arena.ACTIVATIONS, places[argument]) if isinstance(argument, str) else Scalar(argument)
         for argument in launch.arguments
     )
-    return Step(kernel, launch.grid, launch.block, arguments)
+    return KernelLaunch(kernel, launch.grid, launch.block, arguments)
 
 
 def _trespass(found: npt.NDArray[np.uint8], sizes: Mapping[str, int], places: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.window import NO_PADS, Window
 from vgg16gpu.compiler.lowering.base import ceil_div, linear, scalars
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Pointer
 from vgg16gpu_lab.ladder.layers import Site
 
@@ -51,7 +51,7 @@ class Placed:
         return (self.y, self.x) if self.weight is None else (self.y, self.x, self.weight)
 
 
-Maker: TypeAlias = Callable[[Placed], Step]
+Maker: TypeAlias = Callable[[Placed], KernelLaunch]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Technique:
     addends: Callable[[Site], int] = lambda _: 1
     weight: Callable[[Site], Array | None] = lambda site: site.weight
 
-    def step(self, placed: Placed, facts: DeviceFacts) -> Step:
+    def step(self, placed: Placed, facts: DeviceFacts) -> KernelLaunch:
         """The launch of a layer, without bias and ReLU. Raises ModelError when shared memory is too small for it."""
         layer = placed.site.layer
         maker = self.conv if isinstance(layer, Conv) else self.gemm if isinstance(layer, Gemm) else self.pool
@@ -93,7 +93,7 @@ def padded(site: Site) -> Site:
 # Convolutions
 
 
-def conv_partials(placed: Placed) -> Step:
+def conv_partials(placed: Placed) -> KernelLaunch:
     """A block for each output channel, a thread for each input channel; the host adds. Takes a padded map."""
     site = placed.site
     return _step(
@@ -105,7 +105,7 @@ def conv_partials(placed: Placed) -> Step:
     )
 
 
-def conv_serial(placed: Placed, *, rows: bool = False) -> Step:
+def conv_serial(placed: Placed, *, rows: bool = False) -> KernelLaunch:
     """The same, added by thread 0 in shared memory; with `rows` a block for each row of an output channel.
 
     The published array, 512 channels of 3x3, where the layer fits into it (`fits_published`), else one as large as is
@@ -119,7 +119,7 @@ def conv_serial(placed: Placed, *, rows: bool = False) -> Step:
     return _channels_step(placed, SERIAL, "conv_serial_f32", (("FIXED", 0),), floats, rows=rows)
 
 
-def conv_tree(placed: Placed, *, rows: bool = False) -> Step:
+def conv_tree(placed: Placed, *, rows: bool = False) -> KernelLaunch:
     """The same, added as a tree."""
     return _channels_step(placed, TREE, "conv_tree_f32", (), min(placed.site.x_shape[0], THREADS), rows=rows)
 
@@ -129,12 +129,12 @@ def fits_published(site: Site) -> bool:
     return site.window.kernel == FIXED_KERNEL and site.x_shape[0] <= THREADS
 
 
-def conv_pixels(placed: Placed) -> Step:
+def conv_pixels(placed: Placed) -> KernelLaunch:
     """A thread for each output."""
     return _step(placed, Kernel(PIXELS, "conv_pixels_f32"), *_tiles(placed.site), _conv_dims(placed.site))
 
 
-def conv_shared(placed: Placed) -> Step:
+def conv_shared(placed: Placed) -> KernelLaunch:
     """A thread for each output; the block's part of the map in shared memory."""
     window = placed.site.window
     halo = [(TILE - 1) * stride + size for stride, size in zip(window.strides, window.kernel, strict=True)]
@@ -143,7 +143,7 @@ def conv_shared(placed: Placed) -> Step:
     return _step(placed, kernel, *_tiles(placed.site), _conv_dims(placed.site), shared=4 * floats)
 
 
-def conv_registers(placed: Placed) -> Step:
+def conv_registers(placed: Placed) -> KernelLaunch:
     """8 x 4 outputs a thread."""
     site = placed.site
     outputs, rows, columns = site.y_shape
@@ -160,17 +160,17 @@ def conv_registers(placed: Placed) -> Step:
 # Fully connected layers: a block for each output
 
 
-def gemm_partials(placed: Placed) -> Step:
+def gemm_partials(placed: Placed) -> KernelLaunch:
     """The host adds what the threads have."""
     return _gemm_step(placed, Kernel(PARTIALS, "gemm_partials_f32"), 0)
 
 
-def gemm_serial(placed: Placed) -> Step:
+def gemm_serial(placed: Placed) -> KernelLaunch:
     """The threads add up in shared memory, then thread 0 adds."""
     return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 0)
 
 
-def gemm_tree(placed: Placed) -> Step:
+def gemm_tree(placed: Placed) -> KernelLaunch:
     """Added as a tree."""
     return _gemm_step(placed, Kernel(TREE, "gemm_tree_f32"), 4 * THREADS)
 
@@ -178,28 +178,30 @@ def gemm_tree(placed: Placed) -> Step:
 # Pools, bias and ReLU
 
 
-def pool_columns(placed: Placed) -> Step:
+def pool_columns(placed: Placed) -> KernelLaunch:
     """A block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as published."""
     return pool_from(placed, zero=placed.site.follows_relu)
 
 
-def pool_from(placed: Placed, *, zero: bool) -> Step:
+def pool_from(placed: Placed, *, zero: bool) -> KernelLaunch:
     """The same from 0, or from minus infinity."""
     channels, _, columns = placed.site.y_shape
     kernel = Kernel(COLUMNS, "pool_columns_f32", (("START_AT_ZERO", int(zero)),))
     return _step(placed, kernel, Dim3(channels), Dim3(min(columns, MAX_COLUMNS)), _pool_dims(placed.site))
 
 
-def pool_pixels(placed: Placed) -> Step:
+def pool_pixels(placed: Placed) -> KernelLaunch:
     """A thread for each output."""
     return _step(placed, Kernel(PIXELS, "pool_pixels_f32"), *_tiles(placed.site), _pool_dims(placed.site))
 
 
-def bias_relu(y: Pointer, bias: Pointer, site: Site) -> Step:
+def bias_relu(y: Pointer, bias: Pointer, site: Site) -> KernelLaunch:
     """Adds the bias and takes the ReLU where the sums lie."""
     pixels = site.y_size // site.y_shape[0]
     numbers = scalars(site.y_size, pixels, int(site.relu))
-    return Step(Kernel(BIAS_RELU, "bias_relu_f32"), *linear(site.y_size), (y, bias, *numbers), label="bias, ReLU")
+    return KernelLaunch(
+        Kernel(BIAS_RELU, "bias_relu_f32"), *linear(site.y_size), (y, bias, *numbers), label="bias, ReLU"
+    )
 
 
 def partial_sums(site: Site) -> int:
@@ -209,13 +211,13 @@ def partial_sums(site: Site) -> int:
 
 def _step(
     placed: Placed, kernel: Kernel, grid: Dim3, block: Dim3, numbers: tuple[Scalar, ...], shared: int = 0
-) -> Step:
-    return Step(kernel, grid, block, (*placed.arguments, *numbers), shared, label=placed.site.layer.y)
+) -> KernelLaunch:
+    return KernelLaunch(kernel, grid, block, (*placed.arguments, *numbers), shared, label=placed.site.layer.y)
 
 
 def _channels_step(
     placed: Placed, source: str, name: str, defines: tuple[tuple[str, int], ...], floats: int, *, rows: bool
-) -> Step:
+) -> KernelLaunch:
     """Nothing is beside a map that has no padding left: then there is no test of bounds."""
     site = placed.site
     kernel = Kernel(source, name, (*defines, ("PADDED", int(site.window.pads == NO_PADS))))
@@ -223,7 +225,7 @@ def _channels_step(
     return _step(placed, kernel, grid, Dim3(min(site.x_shape[0], THREADS)), _conv_dims(site), shared=4 * floats)
 
 
-def _gemm_step(placed: Placed, kernel: Kernel, shared: int) -> Step:
+def _gemm_step(placed: Placed, kernel: Kernel, shared: int) -> KernelLaunch:
     site = placed.site
     return _step(placed, kernel, Dim3(site.y_size), Dim3(THREADS), scalars(site.x_size), shared)
 

@@ -13,7 +13,7 @@ from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, Shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu_lab.ladder.layers import Site, sites
@@ -57,7 +57,7 @@ class _Memory:
         self._device.synchronize()
         self._arrays.clear()
 
-    def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch]) -> Callable[[], None]:
         """The steps, launched one by one."""
         launches = [self._device.bind([step], {Arena.ACTIVATIONS: self._base}) for step in steps]
         self._bound += launches
@@ -162,7 +162,7 @@ class DeviceNet:
         self._device, self._memory = device, _Memory(device)
         found = sites(graph, shape)
         self._x = place = self._memory.room(found[0].x_size)
-        steps: list[Step] = []
+        steps: list[KernelLaunch] = []
         for site in found:
             weight = _held(self._memory, technique.weight(site))
             placed = Placed(site, place, self._memory.room(site.y_size), weight)

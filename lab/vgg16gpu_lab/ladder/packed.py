@@ -9,7 +9,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.ladder.kernels import REGISTER_THREADS, Maker, Placed
 from vgg16gpu_lab.ladder.layers import Site
 
@@ -31,13 +31,13 @@ def packed(site: Site) -> Array | None:
     return np.ascontiguousarray(np.pad(rows, excess))
 
 
-def _conv(source: str, name: str, tile_px: int, placed: Placed) -> Step:
+def _conv(source: str, name: str, tile_px: int, placed: Placed) -> KernelLaunch:
     site = placed.site
     outputs, rows, columns = site.y_shape
     height, width = site.window.kernel
     pads = site.window.pads
     numbers = scalars(*site.x_shape, *site.y_shape, *site.window.strides, pads.top, pads.left)
-    return Step(
+    return KernelLaunch(
         Kernel(source, name, (("KERNEL_H", height), ("KERNEL_W", width))),
         Dim3(ceil_div(rows * columns, tile_px), ceil_div(outputs, TILE_OC)),
         Dim3(REGISTER_THREADS),

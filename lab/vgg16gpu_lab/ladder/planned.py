@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.executor import Executor
@@ -76,7 +76,7 @@ class _OneByOne:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Enqueues the steps in order."""
         launches = [self._device.bind([step], bases) for step in steps]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import transfer_step
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu_lab.measure.trial import Trial
 from vgg16gpu_lab.problem import Array
@@ -177,7 +177,7 @@ class TimedTrial(Trial):
         convert, compute = taken
         return y, convert, compute
 
-    def bound(self, steps: Sequence[Step], times: int) -> Callable[[], None]:
+    def bound(self, steps: Sequence[KernelLaunch], times: int) -> Callable[[], None]:
         """These launches, so many times in a row."""
         return self._bind(tuple(steps) * times)
 
@@ -207,7 +207,9 @@ def verdict(error: float, checked: str, tolerance: float, judge: str = "float64"
     return Measurement(Status.WRONG, reason, error, tolerance, checked)
 
 
-def _times(trial: TimedTrial, steps: Sequence[Step], first: float, effort: Effort, flush: Flush | None) -> Times:
+def _times(
+    trial: TimedTrial, steps: Sequence[KernelLaunch], first: float, effort: Effort, flush: Flush | None
+) -> Times:
     return take_times(trial.device, lambda times: trial.bound(steps, times), first, effort, flush)
 
 

@@ -15,7 +15,7 @@ from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu_lab.layout import channels_first, in_layout, room
 from vgg16gpu_lab.problem import Array, Array64, Problem
@@ -34,7 +34,7 @@ class RefusedError(Error):
     """A variant does not do this problem with these parameters; the message says why."""
 
 
-def guard(step: Step, facts: DeviceFacts) -> None:
+def guard(step: KernelLaunch, facts: DeviceFacts) -> None:
     """Raise InvalidLaunchError for a block or grid that no device takes, or more shared memory than this one has."""
     threads = math.prod(step.block)
     if not 1 <= threads <= MAX_THREADS:
@@ -96,7 +96,7 @@ class Trial:
             raise
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[KernelLaunch, ...]:
         """All launches, in order."""
         return (*self.launches.convert, *self.launches.compute)
 
@@ -180,7 +180,7 @@ class Trial:
         self.device.synchronize()
         return channels_first(y, self.variant.y_layout)
 
-    def _bind(self, steps: Sequence[Step]) -> Callable[[], None]:
+    def _bind(self, steps: Sequence[KernelLaunch]) -> Callable[[], None]:
         if not steps:
             return lambda: None
         launch = self.device.bind(steps, {Arena.ACTIVATIONS: self._base})

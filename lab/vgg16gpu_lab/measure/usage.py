@@ -23,7 +23,7 @@ from vgg16gpu.devices.cuda.versions import nvcc_release
 from vgg16gpu.devices.kernel_source import headers, include_dirs, read_source, source_path
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Variant, places
 
@@ -170,7 +170,7 @@ def _can_run(variant: Variant, capability: Version) -> bool:
     return capability == HOPPER or not variant.hopper
 
 
-def _steps(variant: Variant) -> Iterator[Step]:
+def _steps(variant: Variant) -> Iterator[KernelLaunch]:
     """The launches of the first problem that it does, a kernel once."""
     parameters = variant.with_defaults({})
     problem = next((found for found in PROBLEMS if not variant.refuses(found, parameters)), None)
@@ -181,7 +181,7 @@ def _steps(variant: Variant) -> Iterator[Step]:
     yield from {step.kernel: step for step in (*launches.convert, *launches.compute)}.values()
 
 
-def _usage(variant: str, step: Step, taken: KernelResources, limits: Limits) -> Usage:
+def _usage(variant: str, step: KernelLaunch, taken: KernelResources, limits: Limits) -> Usage:
     threads = step.block.x * step.block.y * step.block.z
     shared = taken.shared_nbytes + step.shared
     blocks, bound = resident(limits, threads, taken.registers, shared)

@@ -3,8 +3,8 @@
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
-from vgg16gpu.program.values import ALIGNMENT, Element, Pointer
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.values import ALIGNMENT, DType, Pointer
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 
@@ -38,7 +38,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     macros = (("KSIZE", p.kernel),)
     pixels = places.workspace
     filters = Pointer(pixels.arena, pixels.offset + _filters_at(p))
-    pack = Step(
+    pack = KernelLaunch(
         kernel=Kernel(_SOURCE, "wgmma_smallest_pack", macros),
         grid=Dim3(ceil_div(sum(_sizes(p)), _PACKERS)),
         block=Dim3(_PACKERS),
@@ -49,15 +49,15 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
         label="wgmma pack",
     )
     row = _HALF * stored
-    image = TensorMap(
+    image = TmaDescriptor(
         pixels,
-        Element.F16,
+        DType.F16,
         (stored, p.width, p.height, p.batch),
         (row, row * p.width, row * p.width * p.height),
         (_CHANNELS, _SIDE, _SIDE, 1),
     )
-    weights = TensorMap(filters, Element.F16, (stored, p.kernel**2 * outputs), (row,), (_CHANNELS, _CHANNELS))
-    convolution = Step(
+    weights = TmaDescriptor(filters, DType.F16, (stored, p.kernel**2 * outputs), (row,), (_CHANNELS, _CHANNELS))
+    convolution = KernelLaunch(
         kernel=Kernel(_SOURCE, "wgmma_smallest", macros),
         grid=Dim3(ceil_div(p.out_width, _SIDE), ceil_div(p.out_height, _SIDE), p.batch * outputs // _CHANNELS),
         block=Dim3(_THREADS),

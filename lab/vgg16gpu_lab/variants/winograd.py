@@ -3,7 +3,7 @@
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 
@@ -16,7 +16,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     p, count = problem, parameters["outputs"]
     defines, groups = (("OUTPUTS", count),), ceil_div(p.outputs, count)
     tiles = ceil_div(p.out_height, 2) * ceil_div(p.out_width, 2)
-    weights = Step(
+    weights = KernelLaunch(
         kernel=Kernel(_SOURCE, "winograd_weights_f32", defines),
         grid=Dim3(ceil_div(groups * count * p.channels, _BLOCK)),
         block=Dim3(_BLOCK),
@@ -24,7 +24,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
         nbytes=4 * p.outputs * p.channels * (p.kernel**2 + _TRANSFORMED),
         label="winograd weights",
     )
-    convolution = Step(
+    convolution = KernelLaunch(
         kernel=Kernel(_SOURCE, "winograd_f32", defines),
         grid=Dim3(ceil_div(tiles, _BLOCK), groups, p.batch),
         block=Dim3(_BLOCK),

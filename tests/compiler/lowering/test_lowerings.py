@@ -26,9 +26,9 @@ from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner.selection import FAMILIES
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Scalar, Step
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch, Scalar
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
 MB = 2**20
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
@@ -61,12 +61,12 @@ def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
     return Conv("x", "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), relu=True, pool=pool)
 
 
-def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[Step, ...]:
-    x = Value("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
-    y = Value("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
+def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[KernelLaunch, ...]:
+    x = TensorDesc("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
+    y = TensorDesc("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
     constants = (Pointer(Arena.WEIGHTS, 0),) * 2
     words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
-    places = Places(words, Control(words, words, x_shape[0]), words, words)
+    places = Places(words, StatusBlock(words, words, x_shape[0]), words, words)
     return ffma(op).steps(Layer(op, x_shape, facts), x, y, constants, places)
 
 
@@ -94,8 +94,8 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     layer = Layer(op, (1, 3, 8, 8), CPU)
     lowering = ffma(op)
     assert lowering.supports(layer)
-    assert lowering.takes(layer) == (Element.F32,)
-    assert lowering.gives(layer, (Element.F16,)) is Element.F32
+    assert lowering.takes(layer) == (DType.F32,)
+    assert lowering.gives(layer, (DType.F16,)) is DType.F32
     assert lowering.counters(layer) == (1 if op_type is gradient_ops.PowerOfTwo else 0)  # a word for each image
     assert not isinstance(lowering, InputLowering)
     assert all(isinstance(one, MultiLowering) is issubclass(op_type, MultiOp) for one in found)

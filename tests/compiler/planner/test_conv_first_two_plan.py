@@ -20,13 +20,13 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.values import DType
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")
-ELEMENTS = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}
+ELEMENTS = {"fp16": DType.F16, "bf16": DType.BF16, "int8": DType.U8}
 HEIGHT, WIDTH = 30, 37
 
 
@@ -62,7 +62,7 @@ def selection_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOP
     return select_kernels(graph, facts, shapes, options_of(graph, precision, **options))
 
 
-def plan_of(precision: str, *batches: int, **options: Any) -> Plan:
+def plan_of(precision: str, *batches: int, **options: Any) -> CompiledModel:
     shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches]
     return make_plan(NET, HOPPER, shapes, options_of(NET, precision, **options))
 
@@ -73,7 +73,7 @@ def is_chained(selection: KernelSelection) -> bool:
     return chains[0]
 
 
-def defines(step: Step) -> dict[str, int]:
+def defines(step: KernelLaunch) -> dict[str, int]:
     return dict(step.kernel.defines)
 
 

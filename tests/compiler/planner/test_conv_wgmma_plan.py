@@ -26,9 +26,9 @@ from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inp
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step, TensorMap
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import DType, Pointer
 from vgg16gpu.runtime.executor import check_memory
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
@@ -75,7 +75,7 @@ def options_of(graph: Graph, precision: str) -> PlanOptions:
 
 
 @cache
-def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096) -> Plan:
+def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096) -> CompiledModel:
     graph = vgg16(size, width, hidden)
     return make_plan(graph, HOPPER, [(batch, 3, size, size) for batch in BATCHES], options_of(graph, precision))
 
@@ -94,18 +94,18 @@ def _plan(key: tuple[Any, ...]) -> Any:
 each_plan = pytest.mark.parametrize("key", [_plan(key) for key in KEYS])
 
 
-def programs(*key: Any) -> Iterator[tuple[Program, Mapping[str, Step]]]:
+def programs(*key: Any) -> Iterator[tuple[LaunchPlan, Mapping[str, KernelLaunch]]]:
     """Each program with its steps by the value that they compute."""
     plan = plan_of(*key)
     for program in plan.programs:
         yield program, {step.names[-1]: step for step in program.all_steps() if step.kernel.name != "convert"}
 
 
-def maps(step: Step) -> list[TensorMap]:
-    return [argument for argument in step.arguments if isinstance(argument, TensorMap)]
+def maps(step: KernelLaunch) -> list[TmaDescriptor]:
+    return [argument for argument in step.arguments if isinstance(argument, TmaDescriptor)]
 
 
-def defines(step: Step) -> dict[str, int]:
+def defines(step: KernelLaunch) -> dict[str, int]:
     return dict(step.kernel.defines)
 
 
@@ -188,7 +188,7 @@ def test_maps_of_values_cover_them_and_no_more(key: tuple[Any, ...]) -> None:
         for step in steps.values():
             for name in ("inp", "out"):
                 tensor = arguments(step).get(name)
-                if isinstance(tensor, TensorMap) and values[tensor.pointer].element is not Element.F32:
+                if isinstance(tensor, TmaDescriptor) and values[tensor.pointer].element is not DType.F32:
                     value = values[tensor.pointer]
                     assert math.prod(tensor.dimensions) * value.element.nbytes == value.nbytes, step.label
 

@@ -17,8 +17,8 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import DType
 
 SHAPE: Shape = (1, 3, 64, 64)
 _SAME = Window((3, 3), pads=Pads(1, 1, 1, 1))
@@ -46,11 +46,11 @@ def samples() -> Array:
 
 def plan_of(
     graph: Graph, others: Mapping[str, Shape], precision: str, facts: DeviceFacts = HOPPER, **options: Any
-) -> Plan:
+) -> CompiledModel:
     return make_plan(graph, facts, {"x": SHAPE, **others}, PlanOptions(precision, **options))
 
 
-def families_of(graph: Graph, plan: Plan) -> list[str]:
+def families_of(graph: Graph, plan: CompiledModel) -> list[str]:
     return [plan.families[op.y] for op in graph.ops if isinstance(op, Conv)]
 
 
@@ -68,11 +68,11 @@ def test_and_in_fp32(kernels: str) -> None:
     assert observed == [f"largest magnitudes of {name}" for name in ("x", "a", "b", "p", "c")]
     values = {value.name: value for value in program.values}
     for name in ("a", "b", "p", "c"):
-        assert values[name].element is Element.F16_PAIR
+        assert values[name].element is DType.F16_PAIR
         assert values[name].scale
         assert values[name].factor is None
     for name in ("p/gradient", "a/gradient", "x/gradient"):
-        assert values[name].element is Element.F16_PAIR
+        assert values[name].element is DType.F16_PAIR
         assert values[name].scale is None
         assert values[name].factor
         assert name not in program.control.watched  # in range whatever is multiplied
@@ -83,7 +83,7 @@ def test_and_in_fp32(kernels: str) -> None:
         arguments(step)
 
 
-def check_way_back(program: Program) -> None:
+def check_way_back(program: LaunchPlan) -> None:
     """Between two convolutions stands one pass, and nothing looks for magnitudes by itself."""
     way_back = [step.kernel.name for step in program.steps[-9:]]
     assert [name.partition("_")[0] for name in way_back] == [
@@ -106,7 +106,7 @@ def test_and_in_fp16_as_many_passes() -> None:
     plan = plan_of(made.graph, made.targets, "fp16")
     check_way_back(plan.programs[0])
     elements = {value.name: value.element for value in plan.programs[0].values if value.factor}
-    assert {*elements.values()} == {Element.F16, Element.F32}  # the image's few channels are of float32
+    assert {*elements.values()} == {DType.F16, DType.F32}  # the image's few channels are of float32
     assert len(elements) == 6
 
 

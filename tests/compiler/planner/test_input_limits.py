@@ -16,7 +16,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise
 from vgg16gpu.devices.facts import H200
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 
 SHAPE = (None, 3, 16, 16)
 
@@ -42,13 +42,13 @@ NET = graph_of(
 )
 
 
-def planned(graph: Graph, precision: str, **options: Any) -> Plan:
+def planned(graph: Graph, precision: str, **options: Any) -> CompiledModel:
     samples = lambda: np.ones((1, 3, 16, 16), np.float32)  # noqa: E731 - one use
     wish = PlanOptions(precision, samples=samples, **options)
     return make_plan(graph, H200, [(1, 3, 16, 16)], wish)
 
 
-def labels(plan: Plan) -> list[str]:
+def labels(plan: CompiledModel) -> list[str]:
     program = plan.programs[0]
     return [step.label for step in (*program.input.entries["float32"].steps, *program.steps)]
 

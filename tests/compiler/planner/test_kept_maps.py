@@ -16,9 +16,9 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import DType
 
 HEIGHT, WIDTH = 30, 37
 CONVOLUTIONS = conv("x", "a", 3, 64), conv("a", "b", 64, 64), conv("p", "c", 64, 128), conv("c", "d", 128, 128)
@@ -27,19 +27,19 @@ TAPPED = graph_of(*CONVOLUTIONS[:2], POOLS[0], *CONVOLUTIONS[2:], POOLS[1], outp
 SHAPES = {"b": (64, HEIGHT, WIDTH), "p": (64, 15, 18), "c": (128, 15, 18), "d": (128, 15, 18), "q": (128, 7, 9)}
 
 
-def plan_of(graph: Graph, precision: str, *batches: int, facts: DeviceFacts = HOPPER, **options: Any) -> Plan:
+def plan_of(graph: Graph, precision: str, *batches: int, facts: DeviceFacts = HOPPER, **options: Any) -> CompiledModel:
     shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches or (1,)]
     return make_plan(graph, facts, shapes, PlanOptions(precision, **options))
 
 
-def steps_of(program: Program) -> list[Step]:
+def steps_of(program: LaunchPlan) -> list[KernelLaunch]:
     """Without those that turn the outputs into what is given away."""
     return [step for step in program.all_steps() if step not in program.output_steps]
 
 
 @pytest.mark.parametrize("precision", KEEPING)
 def test_a_map_and_what_the_pool_makes_of_it_come_from_one_kernel(precision: str) -> None:
-    element = {"fp16": Element.F16, "bf16": Element.BF16}[precision]
+    element = {"fp16": DType.F16, "bf16": DType.BF16}[precision]
     for program in plan_of(TAPPED, precision, 1, 7).programs:
         steps = steps_of(program)
         assert [step.names for step in steps] == [

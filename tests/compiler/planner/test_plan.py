@@ -21,8 +21,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step, TensorMap
-from vgg16gpu.program.plans import Control, Plan, Program
+from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan, StatusBlock
 from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
@@ -90,7 +90,7 @@ def test_with_keep_values_none_is_ever_overwritten(case: tuple[Graph, Shape]) ->
         memory.read(value.name, value.pointer, value.nbytes)
 
 
-def check_pointers(plan: Plan) -> None:
+def check_pointers(plan: CompiledModel) -> None:
     sizes = {
         Arena.WEIGHTS: plan.weights.weights_nbytes,
         Arena.ACTIVATIONS: plan.activations_nbytes,
@@ -115,7 +115,7 @@ def check_pointers(plan: Plan) -> None:
         assert upload.target.offset + upload.array.nbytes <= sizes[upload.target.arena]
 
 
-def launched(program: Program) -> list[Step]:
+def launched(program: LaunchPlan) -> list[KernelLaunch]:
     return [
         *program.steps,
         *program.output_steps,
@@ -123,8 +123,8 @@ def launched(program: Program) -> list[Step]:
     ]
 
 
-def pointers(step: Step) -> list[Pointer]:
-    found = [a.pointer if isinstance(a, TensorMap) else a for a in step.arguments]
+def pointers(step: KernelLaunch) -> list[Pointer]:
+    found = [a.pointer if isinstance(a, TmaDescriptor) else a for a in step.arguments]
     return [pointer for pointer in found if isinstance(pointer, Pointer)]
 
 
@@ -133,7 +133,7 @@ def pointers(step: Step) -> list[Pointer]:
 
 def test_control_words() -> None:
     """The error word, then a status word for each image, then what else comes back."""
-    control = Control(Pointer(Arena.ACTIVATIONS, 512), Pointer(Arena.ACTIVATIONS, 520), 3, ("a", "b"))
+    control = StatusBlock(Pointer(Arena.ACTIVATIONS, 512), Pointer(Arena.ACTIVATIONS, 520), 3, ("a", "b"))
     assert control.status.offset == 524
     assert [control.maxima(index).offset for index in (0, 1)] == [536, 548]
     assert (control.returned_words, control.end) == (10, 560)

@@ -16,29 +16,29 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.values import Arena, DType, Pointer
 
-ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
 
 
-def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> Plan:
+def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> CompiledModel:
     channels = graph.input.shape[1] or 1
     normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
     chosen = PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
     return make_plan(graph, HOPPER, [(batch, channels, 8, 8) for batch in batches], chosen)
 
 
-def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> Program:
+def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> LaunchPlan:
     return plan_of(graph, precision, (batch,)).programs[0]
 
 
-def elements(program: Program) -> dict[str, Element]:
+def elements(program: LaunchPlan) -> dict[str, DType]:
     return {value.name: value.element for value in program.values}
 
 
-def conversions(program: Program) -> list[str]:
+def conversions(program: LaunchPlan) -> list[str]:
     return [f"{step.names[0]}: {step.label}" for step in program.all_steps() if step.kernel.name == "convert"]
 
 
@@ -74,15 +74,15 @@ def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
     found = elements(program)
     assert "x" not in found  # the first convolution takes it as it comes
     assert {found["a"], found["b"]} == {element}
-    assert found["c"] in (element, Element.F32)
-    assert found["d"] is found["e"] is Element.F32
+    assert found["c"] in (element, DType.F32)
+    assert found["d"] is found["e"] is DType.F32
 
 
 @pytest.mark.parametrize("precision", ELEMENTS)
 def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
     program = program_of(vgg(("a", "e", "b")), precision)
     assert [output.name for output in program.outputs] == ["a", "e", "b"]
-    assert {output.element for output in program.outputs} == {Element.F32}
+    assert {output.element for output in program.outputs} == {DType.F32}
     assert [step.kernel.name for step in program.output_steps] == ["give_turned"] * 2
     stored = {value.name: value.pointer for value in program.values}
     assert [arguments(step)["inp"] for step in program.output_steps] == [stored["a"], stored["b"]]
@@ -106,7 +106,7 @@ def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
 # ---- What is watched
 
 
-def magnitudes(program: Program) -> dict[str, list[Pointer]]:
+def magnitudes(program: LaunchPlan) -> dict[str, list[Pointer]]:
     """Where the steps that compute or convert a value note its largest magnitudes."""
     found: dict[str, list[Pointer]] = {}
     for step in program.all_steps():
@@ -195,7 +195,7 @@ def test_a_second_pass_of_every_batch_size_follows_runs_that_nobody_waits_for() 
     assert plan.activations_nbytes == plan.guard.offset + 4 * (1 + 4)
 
 
-def observed(program: Program) -> list[str]:
+def observed(program: LaunchPlan) -> list[str]:
     """The values whose magnitudes are noted, in the order in which they are computed."""
     steps = [step for step in program.all_steps() if step.kernel.name == "observe_f32"]
     return [step.label.removeprefix("largest magnitudes of ") for step in steps]
@@ -216,7 +216,7 @@ def test_scales_are_known_before_they_are_used(graph: Graph) -> None:
     assert {pointer for pointer in used if pointer.arena is Arena.WEIGHTS} <= known | unscaled
 
 
-def scales_of(step: Step) -> tuple[set[Pointer], set[Pointer]]:
+def scales_of(step: KernelLaunch) -> tuple[set[Pointer], set[Pointer]]:
     """The vectors of scales that a step reads, and those that it makes."""
     given = arguments(step)
     match step.kernel.name:

@@ -14,7 +14,7 @@ from tests.support.cpu_kernels import fixture_kernel, launch
 from vgg16gpu.devices.base import Counters, Stream, Transfer
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Arena, Pointer
 
 # ---- Arguments and geometry
@@ -25,14 +25,14 @@ ONE, WARP = Dim3(1), Dim3(32)
 
 def scale_step(
     arguments: tuple[Argument, ...] | None = None, grid: Dim3 = ONE, block: Dim3 = WARP, shared: int = 0
-) -> Step:
+) -> KernelLaunch:
     good: tuple[Argument, ...] = (
         Pointer(Arena.ACTIVATIONS, 0),
         Pointer(Arena.ACTIVATIONS, 256),
         Scalar(2.0, "f"),
         Scalar(8),
     )
-    return Step(fixture_kernel("scale"), grid, block, good if arguments is None else arguments, shared)
+    return KernelLaunch(fixture_kernel("scale"), grid, block, good if arguments is None else arguments, shared)
 
 
 POINTER = Pointer(Arena.ACTIVATIONS, 0)
@@ -64,7 +64,7 @@ REAL = Scalar(1.0, "f")
         (scale_step(shared=232449), "232449 bytes of shared memory asked for, at most 232448"),
     ],
 )
-def test_a_step_that_does_not_fit_its_kernel_is_refused(device: CpuDevice, step: Step, message: str) -> None:
+def test_a_step_that_does_not_fit_its_kernel_is_refused(device: CpuDevice, step: KernelLaunch, message: str) -> None:
     device.build([step.kernel])
     with pytest.raises(KernelError, match=message):
         device.bind([step], {Arena.ACTIVATIONS: device.allocate(512)})
@@ -136,7 +136,7 @@ def test_a_round_trip_copies_launches_copies_and_waits(device: CpuDevice) -> Non
     device.build([kernel])
     address = device.allocate(4096)
     pointers = Pointer(Arena.ACTIVATIONS, 2048), Pointer(Arena.ACTIVATIONS, 0)
-    step = Step(kernel, Dim3(1), Dim3(128), (*pointers, Scalar(0.5, "f"), Scalar(100)))
+    step = KernelLaunch(kernel, Dim3(1), Dim3(128), (*pointers, Scalar(0.5, "f"), Scalar(100)))
     source, target = device.pinned(400), device.pinned(400)
     launch = device.bind([step], {Arena.ACTIVATIONS: address})
     run = device.round_trip(Transfer(source, address), launch, Transfer(target, address + 2048))

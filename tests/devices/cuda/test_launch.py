@@ -17,8 +17,8 @@ from vgg16gpu.devices.cuda.driver import import_problem
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, TensorMap
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, TmaDescriptor
+from vgg16gpu.program.values import Arena, DType, Pointer
 
 KERNEL = Kernel("tiny.cu", "tiny_f32", (("TILE", 4),))
 SIGNATURE = ((0, 8), (8, 4), (16, 8), (24, 4))
@@ -37,7 +37,7 @@ def built(signature=SIGNATURE):
 
 
 def step(arguments=ARGUMENTS, block=BLOCK, label="conv1"):
-    return Step(KERNEL, Dim3(5), block, arguments, shared=16, label=label)
+    return KernelLaunch(KERNEL, Dim3(5), block, arguments, shared=16, label=label)
 
 
 def test_a_step_is_resolved():
@@ -70,7 +70,7 @@ def test_other_parameters_are_refused(signature):
 
 # ---- Tensor maps
 
-MAP = TensorMap(Pointer(Arena.ACTIVATIONS, 512), Element.F16, (64, 14, 14, 2), (128, 1792, 25088), (64, 10, 16, 1))
+MAP = TmaDescriptor(Pointer(Arena.ACTIVATIONS, 512), DType.F16, (64, 14, 14, 2), (128, 1792, 25088), (64, 10, 16, 1))
 
 
 class FakeBindings:
@@ -117,18 +117,18 @@ def test_what_the_driver_is_asked_for():
 @pytest.mark.parametrize(
     ("element", "channels", "data_type", "swizzle"),
     [
-        (Element.F32, 32, "FLOAT32", "128B"),
-        (Element.F16_PAIR, 64, "FLOAT16", "128B"),
-        (Element.BF16, 64, "BFLOAT16", "128B"),
-        (Element.U8, 64, "UINT8", "64B"),
-        (Element.S8, 128, "UINT8", "128B"),
-        (Element.F32, 64, "FLOAT32", "NONE"),
+        (DType.F32, 32, "FLOAT32", "128B"),
+        (DType.F16_PAIR, 64, "FLOAT16", "128B"),
+        (DType.BF16, 64, "BFLOAT16", "128B"),
+        (DType.U8, 64, "UINT8", "64B"),
+        (DType.S8, 128, "UINT8", "128B"),
+        (DType.F32, 64, "FLOAT32", "NONE"),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_elements_and_swizzles(element, channels, data_type, swizzle):
     bindings = FakeBindings()
-    encode(bindings, "conv1", TensorMap(MAP.pointer, element, (channels, 8), (channels,), (channels, 8)), 0)
+    encode(bindings, "conv1", TmaDescriptor(MAP.pointer, element, (channels, 8), (channels,), (channels, 8)), 0)
     assert bindings.asked[0] == f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"
     assert f"CU_TENSOR_MAP_SWIZZLE_{swizzle}" in bindings.asked
 
@@ -163,7 +163,7 @@ def test_launches_that_were_given_back_are_no_longer_made():
 @pytest.mark.parametrize("grid", [Dim3(0), Dim3(2**31), Dim3(1, 65536), Dim3(1, 1, 65536)])
 def test_a_grid_that_no_card_takes(grid):
     with pytest.raises(KernelError, match=r"conv1 .*a grid of \(.*each from 1 to \(2147483647, 65535, 65535\)"):
-        resolve(Step(KERNEL, grid, BLOCK, ARGUMENTS, label="conv1"), FakeFunction(), built(), BASES)
+        resolve(KernelLaunch(KERNEL, grid, BLOCK, ARGUMENTS, label="conv1"), FakeFunction(), built(), BASES)
 
 
 @pytest.mark.parametrize("block", [Dim3(0), Dim3(1, 1, 65), Dim3(1025)])

@@ -14,34 +14,34 @@ from tests.support.cpu_kernels import fixture_kernel
 from tests.support.kernel_harness import Bench, seeded
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Dim3, Scalar, Step, TensorMap
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar, TmaDescriptor
+from vgg16gpu.program.values import DType, Pointer
 
 POISON = 0xFF
 N, H, W = 2, 5, 7
 PIXELS = {
-    Element.F32: np.float32,
-    Element.F16: np.uint16,
-    Element.BF16: np.uint16,
-    Element.U8: np.uint8,
-    Element.S8: np.uint8,
+    DType.F32: np.float32,
+    DType.F16: np.uint16,
+    DType.BF16: np.uint16,
+    DType.U8: np.uint8,
+    DType.S8: np.uint8,
 }
 BOXES = (  # element, channels stored, box: channels, columns, rows, images
-    (Element.F16, 128, (64, 4, 3, 1)),  # 128 bytes a row
-    (Element.BF16, 64, (64, 10, 7, 1)),
-    (Element.U8, 128, (128, 3, 2, 1)),
-    (Element.S8, 64, (64, 8, 4, 1)),  # 64 bytes
-    (Element.F16, 64, (16, 8, 2, 2)),  # 32 bytes
-    (Element.F32, 64, (64, 2, 2, 1)),  # 256 bytes: not swizzled
+    (DType.F16, 128, (64, 4, 3, 1)),  # 128 bytes a row
+    (DType.BF16, 64, (64, 10, 7, 1)),
+    (DType.U8, 128, (128, 3, 2, 1)),
+    (DType.S8, 64, (64, 8, 4, 1)),  # 64 bytes
+    (DType.F16, 64, (16, 8, 2, 2)),  # 32 bytes
+    (DType.F32, 64, (64, 2, 2, 1)),  # 256 bytes: not swizzled
 )
 PLACES = ((0, 0, 0, 0), (0, -1, -1, 1), (0, 4, 3, 0))  # inside, over the edge at both ends; a store begins inside
 
 
-def tensor(pointer: Pointer, element: Element, channels: int, box: tuple[int, ...]) -> TensorMap:
+def tensor(pointer: Pointer, element: DType, channels: int, box: tuple[int, ...]) -> TmaDescriptor:
     """A map (N, H, W, channels)."""
     size = element.nbytes
     strides = size * channels, size * channels * W, size * channels * W * H
-    return TensorMap(pointer, element, (channels, W, H, N), strides, box)
+    return TmaDescriptor(pointer, element, (channels, W, H, N), strides, box)
 
 
 def cut(x: npt.NDArray[Any], box: tuple[int, ...], place: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -80,7 +80,7 @@ def swizzled(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 @pytest.mark.parametrize("place", PLACES, ids=str)
 @pytest.mark.parametrize(("element", "channels", "box"), BOXES, ids=lambda value: getattr(value, "name", str(value)))
 def test_a_box_goes_through_shared_memory(
-    hopper: CudaDevice, element: Element, channels: int, box: tuple[int, ...], place: tuple[int, ...]
+    hopper: CudaDevice, element: DType, channels: int, box: tuple[int, ...], place: tuple[int, ...]
 ) -> None:
     kind = PIXELS[element]
     x = seeded("pixels").integers(1, 250, (N, H, W, channels)).astype(kind)
@@ -88,7 +88,7 @@ def test_a_box_goes_through_shared_memory(
     bench = Bench(hopper)
     inp, error = bench.put(x), bench.put(np.zeros(1, np.int32))
     out, seen = bench.room(x.nbytes), bench.room(expected.nbytes)
-    step = Step(
+    step = KernelLaunch(
         fixture_kernel("round_trip", "tensor_map.cu"),
         Dim3(1),
         Dim3(64),
@@ -110,7 +110,7 @@ def test_a_box_goes_through_shared_memory(
 def test_the_driver_refuses_what_cannot_be(hopper: CudaDevice) -> None:
     bench = Bench(hopper)
     place = bench.room(64)
-    odd = TensorMap(place, Element.F16, (60, 4), (120,), (60, 4))  # strides are multiples of 16 bytes
+    odd = TmaDescriptor(place, DType.F16, (60, 4), (120,), (60, 4))  # strides are multiples of 16 bytes
     arguments = (odd, odd, place, place, *(Scalar(0) for _ in range(5)))
     with pytest.raises(KernelError, match="no tensor map of"):
-        bench.run(Step(fixture_kernel("round_trip", "tensor_map.cu"), Dim3(1), Dim3(64), arguments))
+        bench.run(KernelLaunch(fixture_kernel("round_trip", "tensor_map.cu"), Dim3(1), Dim3(64), arguments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vgg16gpu.program.launches import Dim3, Scalar, Step
+from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar
 from vgg16gpu.program.values import Arena, Pointer
 
 SOURCE = """
@@ -56,7 +56,7 @@ def axpb(kernel, out, inp, a=2.0, b=1):
         Scalar(b),
         Scalar(COUNT),
     )
-    return Step(kernel, Dim3(-(-COUNT // BLOCK)), Dim3(BLOCK), arguments, label="axpb")
+    return KernelLaunch(kernel, Dim3(-(-COUNT // BLOCK)), Dim3(BLOCK), arguments, label="axpb")
 
 
 def chain(kernel, length):

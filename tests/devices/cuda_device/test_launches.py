@@ -11,7 +11,7 @@ from tests.devices.cuda_device.harness import BLOCK, COUNT, axpb, chain, chained
 from vgg16gpu.devices.base import Counters, Transfer
 from vgg16gpu.devices.cuda.host_memory import MAX_TRANSFER_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Arena
 
 pytestmark = pytest.mark.gpu
@@ -108,10 +108,10 @@ def test_dynamic_shared_memory_beyond_the_default(gpu, source):
     for index, shared in enumerate((gpu.facts.shared_nbytes, 60_000 // 4 * 4, 2048)):  # the largest first
         small = axpb(kernel, (index + 1) % 2 * 4096, index % 2 * 4096)
         arguments = (*small.arguments, Scalar(shared // 4 - BLOCK))
-        steps.append(Step(kernel, small.grid, small.block, arguments, shared=shared))
+        steps.append(KernelLaunch(kernel, small.grid, small.block, arguments, shared=shared))
     launch = gpu.bind(steps, {Arena.ACTIVATIONS: address})
     np.testing.assert_array_equal(run_chain(gpu, launch, address, numbers(), 3), chained(numbers(), 3))
-    too_much = Step(kernel, Dim3(1), Dim3(BLOCK), steps[0].arguments, shared=gpu.facts.shared_nbytes + 4)
+    too_much = KernelLaunch(kernel, Dim3(1), Dim3(BLOCK), steps[0].arguments, shared=gpu.facts.shared_nbytes + 4)
     with pytest.raises(KernelError, match="bytes of shared memory for a block"):
         gpu.bind([too_much], {Arena.ACTIVATIONS: address})
     gpu.free(address)
@@ -126,14 +126,14 @@ def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
         with pytest.raises(
             KernelError, match=r"axpb .*the step has \d arguments .* the kernel takes 5 \(8 8 4 4 4 bytes\)"
         ):
-            gpu.bind([Step(kernel, good.grid, good.block, arguments, label="axpb")], {Arena.ACTIVATIONS: 0})
+            gpu.bind([KernelLaunch(kernel, good.grid, good.block, arguments, label="axpb")], {Arena.ACTIVATIONS: 0})
 
 
 def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kernel):
     gpu.build([kernel])
     address = gpu.allocate(8192)
     good = axpb(kernel, 4096, 0)
-    bad = Step(kernel, Dim3(1, 65536), good.block, good.arguments, label="conv9_9")
+    bad = KernelLaunch(kernel, Dim3(1, 65536), good.block, good.arguments, label="conv9_9")
     with pytest.raises(KernelError, match="conv9_9"):
         gpu.bind([good, bad], {Arena.ACTIVATIONS: address})()
     launch = gpu.bind([good], {Arena.ACTIVATIONS: address})

@@ -19,7 +19,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 PRECISIONS = ("fp16", "bf16")
 TILES = (conv_few.LARGE, conv_few.SMALL)
@@ -48,7 +48,7 @@ def check_case(device: Device, case: Case) -> Result:
     with tiles:
         result = check(device, case.trial())
     assert step_of(result.program, "y").kernel.name == "conv_few"
-    assert value_of(result.program, "y").element is Element.F32
+    assert value_of(result.program, "y").element is DType.F32
     return result
 
 

@@ -19,7 +19,7 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import Layer
 from vgg16gpu.compiler.lowering.conv import conv_general
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Layout, Value
+from vgg16gpu.program.values import Layout, TensorDesc
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 LAYOUTS = tuple(product((PLAIN, NHWC), repeat=2))  # of x and y
@@ -158,8 +158,8 @@ def test_what_is_not_finite_stays_where_it_belongs(device: Device, bad: float, l
 
 def test_work_is_counted(device: Device) -> None:
     op, x = Case((2, 6, 5, 5), 4, Window((3, 2)), group=2).make()
-    operands = tuple(Value("x", array.shape, PLAIN, NOWHERE) for array in x)
-    y = Value("y", output_shape(op, *(array.shape for array in x)), PLAIN, NOWHERE)
+    operands = tuple(TensorDesc("x", array.shape, PLAIN, NOWHERE) for array in x)
+    y = TensorDesc("y", output_shape(op, *(array.shape for array in x)), PLAIN, NOWHERE)
     (step,) = conv_general.LOWERING.steps(Layer(op, operands[0].shape, device.facts), operands, y, (), NO_PLACES)
     assert step.kernel.source == "conv_general.cu"
     assert step.flop == 2 * (2 * 4 * 3 * 4) * 3 * 3 * 2

@@ -27,7 +27,7 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 READER = 20  # outputs of the fully connected layer behind the convolution
@@ -72,8 +72,8 @@ def check_case(device: Device, case: Case) -> Result:
     allowed = [*names.values()] if case.tile is None else [names[type(case.tile)]]
     assert step_of(result.program, "y").kernel.name in allowed
     element = value_of(result.program, "y").element
-    signed = Element.S8 if case.precision == "int8" and not case.shapes.relu else STORED[case.precision]
-    assert element is (Element.F32 if case.last else signed)
+    signed = DType.S8 if case.precision == "int8" and not case.shapes.relu else STORED[case.precision]
+    assert element is (DType.F32 if case.last else signed)
     return result
 
 

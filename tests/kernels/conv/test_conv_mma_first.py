@@ -18,7 +18,7 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 PRECISIONS = ("fp16", "bf16")
@@ -62,7 +62,7 @@ def check_case(device: Device, case: ConvCase) -> Result:
     steps = result.program.input.entries["uint8" if case.pixels else "float32"].steps
     assert [step.kernel.name for step in steps] == ["conv_mma_first"]
     signed = case.precision == "int8" and not case.relu
-    assert value_of(result.program, "y").element is (Element.S8 if signed else STORED[case.precision])
+    assert value_of(result.program, "y").element is (DType.S8 if signed else STORED[case.precision])
     return result
 
 
@@ -152,7 +152,7 @@ def test_integers_that_nobody_reads_are_float32(device: Device) -> None:
     trial = trial_of(ConvCase("int8", (2, 3, 7, 9), 20))
     graph = replace(trial.graph, ops=trial.graph.ops[:1], outputs=("y",))
     found = check_integers(device, replace(trial, graph=graph))
-    assert value_of(found.program, "y").element is Element.F32
+    assert value_of(found.program, "y").element is DType.F32
 
 
 # ---- Bits

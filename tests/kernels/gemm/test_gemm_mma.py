@@ -22,7 +22,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def check_case(device: Device, case: Case) -> Result:
     last = len(case.outputs)
     for i in range(1, last + 1):
         assert step_of(result.program, f"v{i}").kernel.name == "gemm_mma"
-        signed = Element.S8 if case.precision == "int8" and not case.relu else STORED[case.precision]
-        assert value_of(result.program, f"v{i}").element is (Element.F32 if i == last else signed)
+        signed = DType.S8 if case.precision == "int8" and not case.relu else STORED[case.precision]
+        assert value_of(result.program, f"v{i}").element is (DType.F32 if i == last else signed)
     return result
 
 

@@ -27,8 +27,8 @@ from vgg16gpu.compiler.graph.ops import (
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
 from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Scalar, Step
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch, Scalar
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 
 RELU = Relu("x", "y", ("y",))
 MAPS: tuple[Shape, ...] = ((1, 1, 1, 1), (1, 3, 5, 5), (2, 4, 7, 3), (5, 6, 4, 4), (1, 130, 3, 3), (2, 8, 16, 17))
@@ -223,22 +223,22 @@ def test_nothing_to_compute(device: Device) -> None:
 # ---- What the kernel is told
 
 
-def width_and_vectors(step: Step) -> tuple[object, object]:
+def width_and_vectors(step: KernelLaunch) -> tuple[object, object]:
     numbers = [argument.value for argument in step.arguments if isinstance(argument, Scalar)]
     return numbers[6], numbers[7]
 
 
 def test_vectors_are_read_where_they_lie_in_a_row() -> None:
     place = Pointer(Arena.ACTIVATIONS, 256)
-    y = Value("y", (2, 5, 3, 3), Layout.NHWC, place)
-    x = Value("x", (2, 5, 3, 3), Layout.NHWC, place)
+    y = TensorDesc("y", (2, 5, 3, 3), Layout.NHWC, place)
+    x = TensorDesc("x", (2, 5, 3, 3), Layout.NHWC, place)
     assert width_and_vectors(relu_step(x, y, ("y",))) == (4, 1)
-    plain = Value("x", (2, 5, 3, 3), Layout.PLAIN, place)
+    plain = TensorDesc("x", (2, 5, 3, 3), Layout.PLAIN, place)
     assert width_and_vectors(relu_step(plain, y, ("y",))) == (4, 0)
     assert width_and_vectors(relu_step(x, plain, ("y",))) == (1, 0)
-    odd = Value("y", (2, 8), Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 260))
+    odd = TensorDesc("y", (2, 8), Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 260))
     assert width_and_vectors(relu_step(odd, odd, ("y",))) == (1, 0)
-    even = Value("y", (2, 8), Layout.PLAIN, place)
+    even = TensorDesc("y", (2, 8), Layout.PLAIN, place)
     assert width_and_vectors(relu_step(odd, even, ("y",))) == (4, 0)
     row = View(place, (8,), (1,))
     step = elementwise_step("add", [View(place, (), ()), row], even, names=("y",), label="add")

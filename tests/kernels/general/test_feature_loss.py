@@ -21,7 +21,7 @@ from vgg16gpu.compiler.lowering.base import Layer
 from vgg16gpu.compiler.lowering.general import feature_loss
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import Arena, Element, Layout, Value
+from vgg16gpu.program.values import Arena, DType, Layout, TensorDesc
 
 # A part of a block, blocks that end in the middle, channels that are no multiple of 4 or of 32, one pixel, many images.
 SHAPES = [(1, 4, 3, 3), (2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47), (2, 36, 1, 1), (1, 1, 96, 90), (2, 8, 16, 64)]
@@ -68,17 +68,17 @@ def test_partial_sums_and_gradients(device: Device, distance: str, shape: Shape)
 
 @pytest.mark.parametrize("shape", [(2, 64, 17, 9), (3, 5, 13, 11), (2, 36, 4, 3), (1, 3, 61, 47)], ids=str)
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("element", [Element.F16_PAIR, Element.BF16, Element.F16], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [DType.F16_PAIR, DType.BF16, DType.F16], ids=lambda e: e.name)
 @pytest.mark.first_case(reason="runtime/on_device/test_loss.py has features in each precision")
 def test_features_as_they_are_stored_give_the_bits_of_the_same_numbers(
-    device: Device, element: Element, distance: str, shape: Shape
+    device: Device, element: DType, distance: str, shape: Shape
 ) -> None:
     op = loss_op(distance)
     x, *others = operands(op, shape)
-    scale = powers(shape) if element is Element.F16_PAIR else np.ones(shape[1], np.float32)
+    scale = powers(shape) if element is DType.F16_PAIR else np.ones(shape[1], np.float32)
     per_channel = scale[: shape[1], None, None]
     rounded = decoded(encoded(x * per_channel, element), element) / per_channel
-    found = compute_all(device, op, [x, *others], element, scale=scale if element is Element.F16_PAIR else None)
+    found = compute_all(device, op, [x, *others], element, scale=scale if element is DType.F16_PAIR else None)
     right = compute_all(device, op, [rounded, *others])
     assert not np.array_equal(rounded, x)
     for ours, wanted in zip(found, right, strict=True):
@@ -88,15 +88,15 @@ def test_features_as_they_are_stored_give_the_bits_of_the_same_numbers(
 @pytest.mark.parametrize("shape", [(2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47)], ids=str)
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("feature", ["float32", "stored"])
-@pytest.mark.parametrize("element", [Element.BF16, Element.F16], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [DType.BF16, DType.F16], ids=lambda e: e.name)
 @pytest.mark.first_case(reason="each element is another compilation of the same lines")
 def test_targets_of_two_bytes_give_the_bits_of_the_same_numbers(
-    device: Device, element: Element, feature: str, distance: str, shape: Shape
+    device: Device, element: DType, feature: str, distance: str, shape: Shape
 ) -> None:
     op = loss_op(distance)
     x, t, *others = operands(op, shape)
     rounded = decoded(encoded(t, element), element)
-    first = element if feature == "stored" else Element.F32
+    first = element if feature == "stored" else DType.F32
     found = compute_all(device, op, [x, t, *others], first, element)
     for ours, wanted in zip(found, compute_all(device, op, [x, rounded, *others], first), strict=True):
         assert_same_bits(ours, wanted)
@@ -105,30 +105,30 @@ def test_targets_of_two_bytes_give_the_bits_of_the_same_numbers(
 @pytest.mark.sanitize
 @pytest.mark.parametrize("shape", [(2, 36, 4, 3), (3, 64, 5, 7), (1, 1040, 2, 2)], ids=str)
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("element", [Element.F16_PAIR, Element.BF16, Element.F32], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [DType.F16_PAIR, DType.BF16, DType.F32], ids=lambda e: e.name)
 @pytest.mark.first_case(reason="each element is another compilation of the same lines")
 def test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers(
-    device: Device, element: Element, distance: str, shape: Shape
+    device: Device, element: DType, distance: str, shape: Shape
 ) -> None:
     """Feature and target both maps of one element; the largest magnitudes of slopes are those of the slopes."""
     op = loss_op(distance)
     x, t, *others = operands(op, shape)
     goal = np.ascontiguousarray(np.moveaxis(t.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
-    scales = [powers(shape) if element is Element.F16_PAIR else np.ones(shape[1], np.float32) for _ in range(2)]
+    scales = [powers(shape) if element is DType.F16_PAIR else np.ones(shape[1], np.float32) for _ in range(2)]
     scales[1] = scales[1] * np.float32(4)
     bench = Bench(device, Arena.ACTIVATIONS)
     values, numbers = [], []
     for array, scale in zip((x, goal), scales, strict=True):
-        per_channel = scale[: shape[1], None, None] if element is Element.F16_PAIR else np.float32(1)
-        pair = element is Element.F16_PAIR
+        per_channel = scale[: shape[1], None, None] if element is DType.F16_PAIR else np.float32(1)
+        pair = element is DType.F16_PAIR
         placed = bench.put(encoded(stored(array, element), element, scale if pair else None))
-        values.append(Value("m", shape, Layout.NHWC, placed, element, bench.put(scale) if pair else None))
+        values.append(TensorDesc("m", shape, Layout.NHWC, placed, element, bench.put(scale) if pair else None))
         numbers.append(decoded(encoded(array * per_channel, element), element) / per_channel)
     rounded = np.ascontiguousarray(np.moveaxis(numbers[1], 1, -1)).reshape(target_shape(shape))
     right = compute_all(device, op, [numbers[0], rounded, *others])
-    values += [Value("w", array.shape, Layout.PLAIN, bench.put(array)) for array in others]
-    results = [Value("y", right[0].shape, Layout.PLAIN, bench.room(right[0].nbytes))]
-    room = Value("c", shape, Layout.NHWC, results[0].pointer)
+    values += [TensorDesc("w", array.shape, Layout.PLAIN, bench.put(array)) for array in others]
+    results = [TensorDesc("y", right[0].shape, Layout.PLAIN, bench.room(right[0].nbytes))]
+    room = TensorDesc("c", shape, Layout.NHWC, results[0].pointer)
     results.append(replace(room, pointer=bench.room(room.nbytes)))
     bound = bench.put(np.zeros(shape[0], np.float32))
     layer = Layer(op, shape, device.facts, other_shapes=tuple(value.shape for value in values[1:]))

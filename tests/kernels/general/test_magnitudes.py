@@ -13,7 +13,7 @@ from tests.support.kernel_harness import Bench, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, Tally, can_count, count
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
 Counts = npt.NDArray[np.int64]
 BINS = 0x7F800000 >> 13
@@ -31,7 +31,7 @@ def counted(
     tally = Tally(bench.put(np.full(BINS, before, np.uint64)), bench.put(np.zeros(1, np.uint32)))
     steps = []
     for x in arrays:
-        value = Value("x", x.shape, Layout.NHWC, bench.put(stored(x)))
+        value = TensorDesc("x", x.shape, Layout.NHWC, bench.put(stored(x)))
         steps.append(count(value, len(x) if rows is None else rows, tally, device.facts))
     bench.run(*steps)
     return bench.get(tally.counts, (BINS,), np.int64), bench.get(tally.largest, (1,), np.float32)[0]
@@ -104,7 +104,7 @@ def test_counts_have_64_bits(device: Device) -> None:
 
 def test_what_is_counted() -> None:
     assert COUNTS_NBYTES == 8 * BINS
-    value = Value("x", (2, 3, 4, 5), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
+    value = TensorDesc("x", (2, 3, 4, 5), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
     assert can_count(value)
-    assert not can_count(replace(value, element=Element.F16_PAIR))
+    assert not can_count(replace(value, element=DType.F16_PAIR))
     assert not can_count(replace(value, layout=Layout.PLAIN))

@@ -21,8 +21,8 @@ from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Element, Layout, Value
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 FACTS: Final = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
 # Among them rows of several blocks, more channels than a block has, a map that has no window.
@@ -32,7 +32,7 @@ SHAPES: Final = (
 )
 # Which of the map and two gradients have two bytes.
 HALVES: Final = ((True, False, True), (False, True, False), (True, True, False), (False, False, True))
-FORMS: Final = ((Element.BF16, Element.BF16), (Element.F32, Element.F32), (Element.F16, Element.F32))
+FORMS: Final = ((DType.BF16, DType.BF16), (DType.F32, DType.F32), (DType.F16, DType.F32))
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Operand:
     """Numbers, and how they lie on the device."""
 
     numbers: Array
-    element: Element = Element.F32
+    element: DType = DType.F32
     layout: Layout = Layout.NHWC
     factors: Array | None = None  # of pairs, one for each image
 
@@ -59,22 +59,22 @@ class Operand:
         """What the kernel reads."""
         return self.stored if self.factors is None else self.stored / self.factors[:, None, None, None]
 
-    def put(self, bench: Bench, name: str) -> Value:
+    def put(self, bench: Bench, name: str) -> TensorDesc:
         """On the device; what is no number of its own is NaN."""
         if self.layout is Layout.PLAIN:
-            return Value(name, self.numbers.shape, Layout.PLAIN, bench.put(self.numbers))
+            return TensorDesc(name, self.numbers.shape, Layout.PLAIN, bench.put(self.numbers))
         last = np.moveaxis(self.scaled, 1, -1)
         missing = self.element.padded(last.shape[-1]) - last.shape[-1]
         poisoned = np.pad(last, [(0, 0)] * 3 + [(0, missing)], constant_values=np.nan)
         pointer = bench.put(encoded(poisoned, self.element))
         factors = None if self.factors is None else bench.put(self.factors)
-        return Value(name, self.numbers.shape, Layout.NHWC, pointer, self.element, factor=factors)
+        return TensorDesc(name, self.numbers.shape, Layout.NHWC, pointer, self.element, factor=factors)
 
 
-def decoded(bits: npt.NDArray[Any], element: Element) -> Array:
-    if element is Element.BF16:
+def decoded(bits: npt.NDArray[Any], element: DType) -> Array:
+    if element is DType.BF16:
         return (bits.astype(np.uint32) << 16).view(np.float32)
-    return bits.astype(np.float32).sum(0) if element is Element.F16_PAIR else bits.astype(np.float32)
+    return bits.astype(np.float32).sum(0) if element is DType.F16_PAIR else bits.astype(np.float32)
 
 
 def masked(
@@ -82,7 +82,7 @@ def masked(
     x: Operand,
     *gradients: Operand,
     pools: bool = False,
-    out: Element = Element.F32,
+    out: DType = DType.F32,
     layout: Layout = Layout.NHWC,
     growth: int = 0,
     factors: list[Array] | None = None,
@@ -95,16 +95,16 @@ def masked(
     """
     bench = Bench(device)
     values = [operand.put(bench, f"g{k}") for k, operand in enumerate((x, *gradients))]
-    is_scaled = out in (Element.F16, Element.F16_PAIR)
+    is_scaled = out in (DType.F16, DType.F16_PAIR)
     count = len(x.numbers)
-    room = Value("y", x.numbers.shape, layout, values[0].pointer, out)
+    room = TensorDesc("y", x.numbers.shape, layout, values[0].pointer, out)
     y = replace(room, pointer=bench.room(room.nbytes), factor=bench.room(8 * count) if is_scaled else None)
     op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools, range=limits)
     shapes = tuple(value.shape for value in values)
     layer = Layer(op, shapes[0], FACTS, precision, other_shapes=shapes[1:])
     nowhere = values[0].pointer
     maxima = bench.put(np.zeros(count, np.float32))
-    places = Places(nowhere, Control(nowhere, nowhere, count), nowhere, maxima)
+    places = Places(nowhere, StatusBlock(nowhere, nowhere, count), nowhere, maxima)
     if is_scaled:
         bounds = [bench.put(np.abs(each.stored).reshape(count, -1).max(1, initial=0)) for each in gradients]
         places = replace(places, rescaling=Rescaling(tuple(bounds), EXPONENT, growth))
@@ -113,7 +113,7 @@ def masked(
         arguments(step)
     bench.run(*steps)
     planes = (out.planes,) if out.planes > 1 else ()
-    kinds = {Element.BF16: np.uint16, Element.F16: np.float16, Element.F16_PAIR: np.float16}
+    kinds = {DType.BF16: np.uint16, DType.F16: np.float16, DType.F16_PAIR: np.float16}
     found = decoded(bench.get(y.pointer, (*planes, *y.stored_shape), kinds.get(out, np.float32)), out)
     if y.factor and factors is not None:
         factors += [*bench.get(y.factor, (2, count)), bench.get(maxima, (count,))]
@@ -124,7 +124,7 @@ def masked(
     return np.moveaxis(found[..., :channels], -1, 1)
 
 
-def expected(x: Operand, *gradients: Operand, pools: bool = False, out: Element = Element.F32) -> Array:
+def expected(x: Operand, *gradients: Operand, pools: bool = False, out: DType = DType.F32) -> Array:
     """In float32, the sum in the order of the gradients, rounded once."""
     map_, (first, *others) = x.rounded, [gradient.rounded for gradient in gradients]
     total = handed_back(map_, first) if pools else first
@@ -163,7 +163,7 @@ def pooled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 @pytest.mark.parametrize("count", [4, 1, 3])
 @pytest.mark.first_case(reason="a sweep; the tests behind have other elements, runtime/on_device/test_loss.py networks")
 def test_masks_and_sums(
-    device: Device, element: Element, out: Element, shape: tuple[int, ...], pools: bool, count: int
+    device: Device, element: DType, out: DType, shape: tuple[int, ...], pools: bool, count: int
 ) -> None:
     random = seeded(f"{shape} {element} {count}")
     x = Operand(of_a_relu(random, *shape), element)
@@ -179,7 +179,7 @@ def test_masks_and_sums(
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_what_a_clip_has_given(device: Device, precision: str, pools: bool, limits: Limits) -> None:
     """What lies at a limit hands nothing on, as its element holds it: 0.7 and 1.3 are no numbers of any. NaN does."""
-    element = {"fp32": Element.F32, "fp16": Element.F16, "bf16": Element.BF16}[precision]
+    element = {"fp32": DType.F32, "fp16": DType.F16, "bf16": DType.BF16}[precision]
     shape, random = (2, 20, 7, 6), seeded(f"clip {precision} {pools}")
     numbers = normal(random, *shape).clip(*limits)
     numbers[1, 3, 2, 2] = np.nan
@@ -196,16 +196,16 @@ def test_what_a_clip_has_given(device: Device, precision: str, pools: bool, limi
 
 @pytest.mark.first_case(reason="each combination is another compilation of the same lines")
 @pytest.mark.parametrize("pools", [False, True])
-@pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [DType.F16, DType.BF16], ids=lambda e: e.name)
 @pytest.mark.parametrize("halves", HALVES, ids=str)
 def test_operands_of_both_elements(
-    device: Device, element: Element, pools: bool, halves: tuple[bool, bool, bool]
+    device: Device, element: DType, pools: bool, halves: tuple[bool, bool, bool]
 ) -> None:
     """Each of three operands as float32 or not, in every combination."""
     shape, random = (2, 20, 6, 5), seeded("both")
     numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape))]
     numbers.append(normal(random, *shape))
-    elements = [element if is_half else Element.F32 for is_half in halves]
+    elements = [element if is_half else DType.F32 for is_half in halves]
     x, *gradients = [Operand(each, of) for each, of in zip(numbers, elements, strict=True)]
     found = masked(device, x, *gradients, pools=pools)
     np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
@@ -216,11 +216,11 @@ def test_operands_of_both_elements(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     "elements",
-    list(itertools.product((Element.F16_PAIR, Element.F32), repeat=3)),
+    list(itertools.product((DType.F16_PAIR, DType.F32), repeat=3)),
     ids=lambda each: "-".join(e.name for e in each),
 )
 def test_pairs_with_factors_of_images(
-    device: Device, shape: tuple[int, ...], pools: bool, elements: tuple[Element, ...]
+    device: Device, shape: tuple[int, ...], pools: bool, elements: tuple[DType, ...]
 ) -> None:
     """In every combination with float32; as float32, and as pairs with factors from the bounds of the gradients."""
     random = seeded(f"pairs {shape}")
@@ -228,12 +228,12 @@ def test_pairs_with_factors_of_images(
     numbers.append(normal(random, *shape, scale=1e-6))
     factors = [None, *np.exp2(random.integers(20, 30, (2, shape[0]))).astype(np.float32)]
     x, *gradients = [
-        Operand(each, of, factors=factor if of is Element.F16_PAIR else None)
+        Operand(each, of, factors=factor if of is DType.F16_PAIR else None)
         for each, of, factor in zip(numbers, elements, factors, strict=True)
     ]
     right = expected(x, *gradients, pools=pools)
     np.testing.assert_array_equal(masked(device, x, *gradients, pools=pools), right)
-    check_scaled(device, x, *gradients, pools=pools, out=Element.F16_PAIR)
+    check_scaled(device, x, *gradients, pools=pools, out=DType.F16_PAIR)
 
 
 @pytest.mark.sanitize
@@ -245,16 +245,16 @@ def test_float16_with_factors_of_images(device: Device, shape: tuple[int, ...], 
     first = normal(random, *(pooled_shape(shape) if pools else shape), scale=1e-6)
     first[0] *= 1e-4
     factors = np.exp2(random.integers(20, 25, shape[0])).astype(np.float32)
-    x = Operand(of_a_relu(random, *shape), Element.F16)
-    gradients = Operand(first, Element.F16, factors=factors), Operand(normal(random, *shape, scale=1e-7))
-    check_scaled(device, x, *gradients, pools=pools, out=Element.F16)
-    check_scaled(device, x, gradients[0], pools=pools, out=Element.F16)
+    x = Operand(of_a_relu(random, *shape), DType.F16)
+    gradients = Operand(first, DType.F16, factors=factors), Operand(normal(random, *shape, scale=1e-7))
+    check_scaled(device, x, *gradients, pools=pools, out=DType.F16)
+    check_scaled(device, x, gradients[0], pools=pools, out=DType.F16)
     if pools:  # equal float16 may differ in what their rounding has left
         near = (1 + x.numbers * 2.0**-14).astype(np.float32)
-        check_scaled(device, Operand(near, Element.F16_PAIR), *gradients, pools=True, out=Element.F16)
+        check_scaled(device, Operand(near, DType.F16_PAIR), *gradients, pools=True, out=DType.F16)
 
 
-def check_scaled(device: Device, x: Operand, *gradients: Operand, pools: bool, out: Element) -> None:
+def check_scaled(device: Device, x: Operand, *gradients: Operand, pools: bool, out: DType) -> None:
     """Each image is brought to below 2^15 by the sum of its gradients' largest magnitudes."""
     right = expected(x, *gradients, pools=pools)
     of_images: list[Array] = []
@@ -276,7 +276,7 @@ def test_images_without_a_power(device: Device) -> None:
     numbers = np.ones((4, 4, 4, 4), np.float32)
     numbers[0], numbers[1, 3, 1, 1], numbers[2, 0, 0, 0] = 0, np.nan, -np.inf
     of_images: list[Array] = []
-    masked(device, x, Operand(numbers), out=Element.F16_PAIR, factors=of_images)
+    masked(device, x, Operand(numbers), out=DType.F16_PAIR, factors=of_images)
     np.testing.assert_array_equal(of_images[0], [1, 1, 1, 2.0**14])
     np.testing.assert_array_equal(of_images[2], [2.0**14, np.nan, np.inf, 2.0**14])
 
@@ -284,7 +284,7 @@ def test_images_without_a_power(device: Device) -> None:
 def test_the_maximum_of_pairs_is_in_their_low_halves(device: Device) -> None:
     x = np.ones((1, 4, 2, 2), np.float32)
     x[0, 1, 1, 0] += 2.0**-14
-    operand, gradient = Operand(x, Element.F16_PAIR), Operand(np.ones((1, 4, 1, 1), np.float32))
+    operand, gradient = Operand(x, DType.F16_PAIR), Operand(np.ones((1, 4, 1, 1), np.float32))
     found = masked(device, operand, gradient, pools=True)
     np.testing.assert_array_equal(found, expected(operand, gradient, pools=True))
     assert found[0, 1, 1, 0] == found[0, 0, 0, 0] == 1
@@ -308,8 +308,8 @@ def test_operands_that_lie_as_onnx_has_them(
 
 
 @pytest.mark.first_case(reason="bfloat16 is read as float32")
-@pytest.mark.parametrize("element", [Element.F32, Element.BF16], ids=lambda e: e.name)
-def test_nan_is_above_zero_and_the_last_of_several_the_maximum(device: Device, element: Element) -> None:
+@pytest.mark.parametrize("element", [DType.F32, DType.BF16], ids=lambda e: e.name)
+def test_nan_is_above_zero_and_the_last_of_several_the_maximum(device: Device, element: DType) -> None:
     x = np.ones((1, 4, 4, 4), np.float32)
     x[0, 0, 0, 1] = x[0, 0, 1, 0] = x[0, 1, 2, 2] = np.nan
     x[0, 2] = 0

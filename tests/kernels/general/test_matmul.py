@@ -17,7 +17,7 @@ from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import Layer
 from vgg16gpu.compiler.lowering.general import matmul
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Layout, Value
+from vgg16gpu.program.values import Layout, TensorDesc
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 
@@ -164,9 +164,9 @@ def test_what_is_not_finite_stays_in_its_row_and_column(device: Device, batch: S
 def test_work_is_counted(device: Device) -> None:
     """Of real elements alone; repeated operands are read once."""
     op, x = Case((2, 1, 6, 5), (3, 5, 7), (7,)).make()
-    operands = tuple(Value("x", array.shape, PLAIN, NOWHERE) for array in x)
+    operands = tuple(TensorDesc("x", array.shape, PLAIN, NOWHERE) for array in x)
     layer = Layer(op, operands[0].shape, device.facts)
-    (step,) = matmul.LOWERING.steps(layer, operands, Value("y", (2, 3, 6, 7), NHWC, NOWHERE), (), NO_PLACES)
+    (step,) = matmul.LOWERING.steps(layer, operands, TensorDesc("y", (2, 3, 6, 7), NHWC, NOWHERE), (), NO_PLACES)
     assert step.kernel.source == "matmul.cu"
     assert step.flop == 2 * math.prod((2, 3, 6, 7)) * 5
     assert step.nbytes == 4 * (2 * 6 * 5 + 3 * 5 * 7 + 7 + 2 * 4 * 6 * 7)

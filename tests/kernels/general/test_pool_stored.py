@@ -15,30 +15,30 @@ from vgg16gpu.compiler.lowering.base import Layer, Places
 from vgg16gpu.compiler.lowering.general import pool_stored
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Element, Layout, Value
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
 POOL = Pool("x", "y", ("y",), "max", MAX_POOL_2X2)
-ELEMENTS = (Element.F16, Element.BF16, Element.F16_PAIR)
+ELEMENTS = (DType.F16, DType.BF16, DType.F16_PAIR)
 
 
-def pooled(device: Device, x: Any, element: Element) -> tuple[Any, Any]:
+def pooled(device: Device, x: Any, element: DType) -> tuple[Any, Any]:
     """What lies in y, as bits (plane, N, OH, OW, pitch), and the magnitudes."""
     batch, channels, height, width = x.shape
     bench = Bench(device)
-    source = Value("x", x.shape, Layout.NHWC, bench.put(encoded(stored(x, element), element)), element)
+    source = TensorDesc("x", x.shape, Layout.NHWC, bench.put(encoded(stored(x, element), element)), element)
     shape = batch, channels, height // 2, width // 2
-    room = Value("y", shape, Layout.NHWC, source.pointer, element)
-    y = Value("y", shape, Layout.NHWC, bench.room(room.nbytes), element)
+    room = TensorDesc("y", shape, Layout.NHWC, source.pointer, element)
+    y = TensorDesc("y", shape, Layout.NHWC, bench.room(room.nbytes), element)
     maxima = bench.put(np.zeros(batch, np.float32))
-    places = Places(maxima, Control(maxima, maxima, batch), maxima, maxima)
+    places = Places(maxima, StatusBlock(maxima, maxima, batch), maxima, maxima)
     bench.run(*pool_stored.steps(Layer(POOL, x.shape, FACTS), source, y, (), places))
     bits = bench.get(y.pointer, (element.planes, *y.stored_shape), np.uint16)
     return bits, bench.get(maxima, (batch,), np.float32)
 
 
-def expected(x: Any, element: Element) -> Any:
+def expected(x: Any, element: DType) -> Any:
     """The bits of the largest of each window, the last of equals."""
     bits = encoded(stored(x, element), element).view(np.uint16).reshape(element.planes, -1)
     shape = (element.planes, len(x), *x.shape[2:], element.padded(x.shape[1]))
@@ -54,8 +54,8 @@ def expected(x: Any, element: Element) -> Any:
     return chosen
 
 
-def numbers(bits: Any, element: Element) -> Any:
-    if element is Element.BF16:
+def numbers(bits: Any, element: DType) -> Any:
+    if element is DType.BF16:
         return (bits[0].astype(np.uint32) << 16).view(np.float32)
     return bits.view(np.float16).astype(np.float32).sum(axis=0)
 
@@ -65,17 +65,17 @@ def numbers(bits: Any, element: Element) -> Any:
     "shape", [(1, 64, 4, 4), (3, 3, 7, 9), (2, 130, 5, 2), (2, 64, 33, 40), (1, 70, 2, 3)], ids=str
 )
 @pytest.mark.parametrize("element", ELEMENTS, ids=lambda e: e.name)
-def test_the_largest_of_each_window(device: Device, element: Element, shape: tuple[int, ...]) -> None:
+def test_the_largest_of_each_window(device: Device, element: DType, shape: tuple[int, ...]) -> None:
     x = normal(seeded(str(shape)), *shape, scale=30.0)
     found, maxima = pooled(device, x, element)
     right = expected(x, element)
     np.testing.assert_array_equal(found, right)
     largest = np.abs(numbers(right[:1], element)).reshape(len(x), -1).max(axis=1)
-    np.testing.assert_array_equal(maxima, np.zeros(len(x)) if element is Element.BF16 else largest)
+    np.testing.assert_array_equal(maxima, np.zeros(len(x)) if element is DType.BF16 else largest)
 
 
 @pytest.mark.parametrize("element", ELEMENTS, ids=lambda e: e.name)
-def test_nan_and_infinity_stay(device: Device, element: Element) -> None:
+def test_nan_and_infinity_stay(device: Device, element: DType) -> None:
     x = np.ones((2, 64, 4, 4), np.float32)
     x[0, 5, 1, 1], x[1, 6, 2, 3] = np.nan, np.inf
     with np.errstate(invalid="ignore"):
@@ -84,6 +84,6 @@ def test_nan_and_infinity_stay(device: Device, element: Element) -> None:
     assert np.isnan(values[0, 0, 0, 5])
     assert np.count_nonzero(~np.isfinite(values)) == 2
     assert (values[np.isfinite(values)] == 1).all()
-    if element is not Element.BF16:
+    if element is not DType.BF16:
         assert np.isnan(maxima[0])
         assert np.isinf(maxima[1])

@@ -14,7 +14,7 @@ from vgg16gpu.compiler.lowering.base import WeightArena
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Element, Pointer, padded_channels
+from vgg16gpu.program.values import DType, Pointer, padded_channels
 
 
 def packed_conv(device: Device, weight: Array) -> Array:
@@ -79,8 +79,8 @@ def test_weights_that_lie_there_are_not_packed_again() -> None:
         lambda: pack.pack_gemm(gemm, 8, 5, arena),
         lambda: pack.pack_gemm(gemm, 5, 8, arena),  # the same weights behind another map
         lambda: pack.pack_gemm(gemm, 40, 1, arena),
-        lambda: pack.pack_gemm(gemm, 8, 5, arena, Element.F16, 64),
-        lambda: pack.pack_gemm(gemm, 8, 5, arena, Element.F32, 64),
+        lambda: pack.pack_gemm(gemm, 8, 5, arena, DType.F16, 64),
+        lambda: pack.pack_gemm(gemm, 8, 5, arena, DType.F32, 64),
     ]
     places = [make() for make in packings]
     nbytes = arena.nbytes

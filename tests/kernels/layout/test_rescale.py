@@ -15,7 +15,7 @@ from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.lowering.base import Rescaling
 from vgg16gpu.compiler.lowering.layout import rescale
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Element, Layout, Value
+from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 33, 40), (2, 9, 1, 1), (4, 130, 2, 7))
 
@@ -31,13 +31,13 @@ class Rescaled:
 
 
 def rescaled(
-    device: Device, x: Array, growth: int = 0, exponent: int = 15, element: Element = Element.F16_PAIR
+    device: Device, x: Array, growth: int = 0, exponent: int = 15, element: DType = DType.F16_PAIR
 ) -> Rescaled:
     bench = Bench(device)
-    before = Value("x", x.shape, Layout.NHWC, bench.put(stored(x)))
+    before = TensorDesc("x", x.shape, Layout.NHWC, bench.put(stored(x)))
     maxima, bound = (bench.put(np.zeros(len(x), np.float32)) for _ in range(2))
     factors = bench.room(rescale.factors_nbytes(len(x)))
-    room = Value("x", x.shape, Layout.NHWC, before.pointer, element, factor=factors)
+    room = TensorDesc("x", x.shape, Layout.NHWC, before.pointer, element, factor=factors)
     after = replace(room, pointer=bench.room(room.nbytes))
     how = Rescaling((bound,), exponent, growth)
     steps = (rescale.largest(before, bound), rescale.rescale(before, after, how, maxima))
@@ -68,7 +68,7 @@ def test_each_image_is_brought_to_below_two_to_the_15(device: Device, shape: tup
     scaled = x * per_image(found.factors)
     largest = np.abs(scaled).reshape(len(x), -1).max(1)
     assert ((largest >= 2.0**14) & (largest < 2.0**15)).all()
-    expected = encoded(stored(scaled, Element.F16_PAIR), Element.F16_PAIR)
+    expected = encoded(stored(scaled, DType.F16_PAIR), DType.F16_PAIR)
     np.testing.assert_array_equal(found.halves.view(np.uint16), expected.view(np.uint16))
     assert_same_bits(found.maxima, largest.astype(np.float16).astype(np.float32))
 
@@ -77,10 +77,10 @@ def test_each_image_is_brought_to_below_two_to_the_15(device: Device, shape: tup
 def test_float16_of_images_that_are_brought_to_their_range(device: Device, exponent: int) -> None:
     x = normal(seeded("rescale to float16"), 3, 70, 5, 4, scale=1e-6)
     x[1] *= 1e-3
-    found = rescaled(device, x, exponent=exponent, element=Element.F16)
+    found = rescaled(device, x, exponent=exponent, element=DType.F16)
     scaled = x * per_image(found.factors)
     assert (np.frexp(np.abs(scaled).reshape(3, -1).max(1))[1] == exponent).all()
-    np.testing.assert_array_equal(found.halves[0], stored(scaled, Element.F16).astype(np.float16))
+    np.testing.assert_array_equal(found.halves[0], stored(scaled, DType.F16).astype(np.float16))
     assert_same_bits(found.of_results, found.factors)
 
 

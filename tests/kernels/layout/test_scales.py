@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
 from vgg16gpu.compiler.lowering.layout.scales import WeightRows, choose, observe, scale_rows
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 
 TARGET, WEIGHT = 2.0**10, 2.0**14  # where stored values and scaled weights begin
 
@@ -34,11 +34,11 @@ def scaling(bench: Bench, scale: Array, observed: Array, level: Array, *, unifor
 )
 def test_the_largest_magnitude_of_each_channel_stays(device: Device, shape: Shape) -> None:
     bench = Bench(device)
-    value = Value("x", shape, Layout.NHWC, Pointer(Arena.WEIGHTS, 0))
+    value = TensorDesc("x", shape, Layout.NHWC, Pointer(Arena.WEIGHTS, 0))
     images = [normal(seeded(f"{shape} {i}"), *value.stored_shape) for i in range(3)]
     observed = bench.put(np.zeros(value.pitch, np.float32))
     made = Scaling(observed, observed, observed, value.pitch, False)
-    bench.run(*(observe(Value("x", shape, Layout.NHWC, bench.put(image)), made) for image in images))
+    bench.run(*(observe(TensorDesc("x", shape, Layout.NHWC, bench.put(image)), made) for image in images))
     expected = np.abs(np.stack(images)).reshape(-1, value.pitch).max(axis=0)
     assert_same_bits(bench.get(observed, (value.pitch,)), expected)
 

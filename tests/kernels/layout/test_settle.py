@@ -10,17 +10,17 @@ import pytest
 from tests.support.kernel_harness import Bench
 from vgg16gpu.compiler.lowering.layout.settle import WORDS, Written, settle
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Element, OutputForm
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import DType, OutputForm
 
 BATCH = 5
 SHAPES = ((BATCH, 3, 4, 5), (BATCH, 7), (BATCH, 2, 3))
 FORMS = (
     OutputForm(),
-    OutputForm(Element.F16),
-    OutputForm(Element.BF16, 7),
-    OutputForm(Element.F32, 8),
-    OutputForm(Element.F16, 9),
+    OutputForm(DType.F16),
+    OutputForm(DType.BF16, 7),
+    OutputForm(DType.F32, 8),
+    OutputForm(DType.F16, 9),
 )
 GOOD = 100.0
 
@@ -46,7 +46,7 @@ def settled(
     words[0] = error
     words[[1 + image for image in status]] = 1
     place = bench.put(np.concatenate([words.view(np.uint32), watched.reshape(-1).view(np.uint32)]))
-    control = Control(place, place, BATCH, ("a", "b"), lowest)
+    control = StatusBlock(place, place, BATCH, ("a", "b"), lowest)
     found = bench.put(np.zeros(WORDS, np.uint32))
     guard = bench.put(np.full(2 + BATCH, 7, np.int32))
     outputs = []
@@ -63,7 +63,7 @@ def settled(
         steps = [raw.itemsize * stride for stride in form.strides(shape)]
         inside = np.lib.stride_tricks.as_strided(raw, shape, steps)
         per_image = inside.reshape(BATCH, -1)
-        nan = 0x7FFFFFFF if form.element is Element.F32 else 0x7FFF
+        nan = 0x7FFFFFFF if form.element is DType.F32 else 0x7FFF
         assert all((image == image[0]).all() and image[0] in (0, nan) for image in per_image)
         rows.append([bool(image[0]) for image in per_image])
         inside[...] = 0
@@ -128,13 +128,13 @@ def test_who_needs_a_second_pass(
     assert guard == [int(bool(needed)), *map(int, only(*needed)), 7]
 
 
-@pytest.mark.parametrize("form", [OutputForm(), OutputForm(Element.F16, 6)])
+@pytest.mark.parametrize("form", [OutputForm(), OutputForm(DType.F16, 6)])
 def test_an_output_without_rows_becomes_nan_as_a_whole(device: Device, form: OutputForm) -> None:
     bench = Bench(device)
     words = bench.put(np.array([0, 1], np.int32))
     found, shape = bench.put(np.zeros(WORDS, np.uint32)), (3, 4, 2, 2)
     room = bench.put(np.zeros(form.element.nbytes * form.extent(shape), np.uint8))
-    control = Control(words, words, 1)
+    control = StatusBlock(words, words, 1)
     bench.run(*settle(control, found, [Written(room, shape, form, is_whole=True)], 1, 0, allows_nonfinite=False))
     raw = bench.get(room, (form.extent(shape),), f"u{form.element.nbytes}")  # type: ignore[arg-type]
     inside = np.lib.stride_tricks.as_strided(raw, shape, [raw.itemsize * stride for stride in form.strides(shape)])

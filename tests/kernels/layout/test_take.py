@@ -13,7 +13,7 @@ from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Element, Pointer
+from vgg16gpu.program.values import Arena, DType, Pointer
 
 SHAPES = ((3, 64, 1, 1), (2, 3, 33, 20), (1, 3, 5, 4), (2, 10), (4, 1, 3), (1, 7))
 ORDERS = ("as it is", "channels last", "every second", "backwards")
@@ -31,13 +31,13 @@ def lying(x: Any, order: str) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("element", [Element.F32, Element.F16, Element.BF16, Element.U8], ids=lambda e: e.name)
-def test_images_come_in(device: Device, element: Element, order: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("element", [DType.F32, DType.F16, DType.BF16, DType.U8], ids=lambda e: e.name)
+def test_images_come_in(device: Device, element: DType, order: str, shape: tuple[int, ...]) -> None:
     numbers = normal(seeded(str(shape)), *shape, scale=30.0)
-    types: Any = {Element.F16: np.float16, Element.U8: np.uint8}
-    x = bf16_bits(numbers) if element is Element.BF16 else np.abs(numbers).astype(types.get(element, np.float32))
-    expected = (x.astype(np.uint32) << 16).view(np.float32) if element is Element.BF16 else x
-    expected = expected if element is Element.U8 else expected.astype(np.float32)
+    types: Any = {DType.F16: np.float16, DType.U8: np.uint8}
+    x = bf16_bits(numbers) if element is DType.BF16 else np.abs(numbers).astype(types.get(element, np.float32))
+    expected = (x.astype(np.uint32) << 16).view(np.float32) if element is DType.BF16 else x
+    expected = expected if element is DType.U8 else expected.astype(np.float32)
     x = lying(x, order)
     whole = x
     while whole.base is not None and isinstance(whole.base, np.ndarray):
@@ -51,12 +51,12 @@ def test_images_come_in(device: Device, element: Element, order: str, shape: tup
     step = take(Pointer(place.arena, place.offset + start), element, shape, strides, target, end)
     arguments(step)
     bench.run(step)
-    is_vectors = order == "as it is" and math.prod(shape[1:]) % 4 == 0 and element is not Element.U8
+    is_vectors = order == "as it is" and math.prod(shape[1:]) % 4 == 0 and element is not DType.U8
     assert is_vectors <= (step.kernel.name == "take_dense")
     found = bench.get(target, (expected.nbytes + BEHIND,), np.uint8)
     assert not found[expected.nbytes :].any()
     left = found[: expected.nbytes].view(expected.dtype).reshape(shape)
-    if element is Element.U8:
+    if element is DType.U8:
         np.testing.assert_array_equal(left, expected)
     else:
         assert_same_bits(left, expected)
@@ -72,8 +72,8 @@ def test_what_vectors_of_four_do_not_fit(shift: int, strides: tuple[int, ...], s
     """One of each condition fails, and the launch is that of any strides."""
     places = (Pointer(Arena.ACTIVATIONS, offset) for offset in (shift, 4096, 8192))
     x, target, end = places
-    assert take(x, Element.BF16, shape, strides, target, end).kernel.name == "take"
-    assert take(target, Element.BF16, (2, 3, 4, 5), (60, 20, 5, 1), target, end).kernel.name == "take_dense"
+    assert take(x, DType.BF16, shape, strides, target, end).kernel.name == "take"
+    assert take(target, DType.BF16, (2, 3, 4, 5), (60, 20, 5, 1), target, end).kernel.name == "take_dense"
 
 
 def test_images_with_room_between_them(device: Device) -> None:
@@ -81,7 +81,7 @@ def test_images_with_room_between_them(device: Device) -> None:
     bench = Bench(device)
     place, target = bench.put(numbers), bench.room(4 * 3 * 40)
     end = Pointer(target.arena, target.offset + 4 * 3 * 40)
-    step = take(place, Element.F32, (3, 2, 20), (64, 20, 1), target, end)
+    step = take(place, DType.F32, (3, 2, 20), (64, 20, 1), target, end)
     assert step.kernel.name == "take_dense"
     bench.run(step)
     assert_same_bits(bench.get(target, (3, 40), np.float32), np.ascontiguousarray(numbers[:, :40]))
@@ -89,6 +89,6 @@ def test_images_with_room_between_them(device: Device) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("element", [Element.F32, Element.BF16, Element.U8], ids=lambda e: e.name)
-def test_small_shapes(device: Device, element: Element, order: str) -> None:
+@pytest.mark.parametrize("element", [DType.F32, DType.BF16, DType.U8], ids=lambda e: e.name)
+def test_small_shapes(device: Device, element: DType, order: str) -> None:
     test_images_come_in(device, element, order, (2, 3, 33, 20))

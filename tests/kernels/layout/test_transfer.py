@@ -10,14 +10,14 @@ import pytest
 
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, MEMORY_GROUPS, transfer_step
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 
 GUARD = 64  # floats behind the output
 
 
 @contextmanager
-def memory_after(device: Device, step: Step, memory: np.ndarray) -> Iterator[np.ndarray]:
+def memory_after(device: Device, step: KernelLaunch, memory: np.ndarray) -> Iterator[np.ndarray]:
     """Memory as a step leaves it that was made for addresses from 0 in the activation arena."""
     device.build([step.kernel])
     address = device.allocate(memory.nbytes)

@@ -18,7 +18,7 @@ from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.zoo.generate import make_vgg
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ def launch(
     bench = Bench(device)
     out = bench.room(4 * math.prod(shape))
     arguments = (out, *map(bench.put, inputs), *map(Scalar, integers))
-    bench.run(Step(Kernel(f"plain/{name}.cu", name), grid, block, arguments))
+    bench.run(KernelLaunch(Kernel(f"plain/{name}.cu", name), grid, block, arguments))
     return bench.get(out, shape)
 
 

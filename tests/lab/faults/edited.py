@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 
@@ -53,7 +53,7 @@ def _with_source(variant: Variant, folder: Path, text: str) -> Variant:
     path = folder / Path(variant.source).name
     path.write_text(text)
 
-    def elsewhere(step: Step) -> Step:
+    def elsewhere(step: KernelLaunch) -> KernelLaunch:
         """Kernels of other files stay."""
         if step.kernel.source != variant.source:
             return step

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.lab.reports import reader
 from tests.lab.reports.reader import Printed, runnable
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Layout, Parameters, Places, Variant
 from vgg16gpu_lab.variants.gemm import im2col
@@ -36,8 +36,8 @@ def _workspace_nbytes(problem: Problem, parameters: Parameters) -> int:
     return max(planes, im2col.workspace_nbytes(problem, parameters))
 
 
-def _step(source: str, name: str, grid: Dim3, block: Dim3, *arguments: Argument, shared: int = 0) -> Step:
-    return Step(Kernel(source, name), grid, block, arguments, shared)
+def _step(source: str, name: str, grid: Dim3, block: Dim3, *arguments: Argument, shared: int = 0) -> KernelLaunch:
+    return KernelLaunch(Kernel(source, name), grid, block, arguments, shared)
 
 
 def _s1_conv2(problem: Problem, places: Places, source: str) -> Launches:

@@ -7,7 +7,7 @@ import pytest
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu_lab.experiment import Case, Choice
 from vgg16gpu_lab.experiments import s4
 from vgg16gpu_lab.measure.trial import RefusedError, Trial
@@ -91,7 +91,7 @@ def test_the_steps_stand_beside_each_other() -> None:
     assert len({step.kernel.source for step in made.values()}) == len(made)
 
 
-def launched(case: Case) -> Step:
+def launched(case: Case) -> KernelLaunch:
     variant = next(found for found in VARIANTS if found.name == case.variant)
     parameters = variant.with_defaults(case.parameters)
     (step,) = variant.launches(case.problem, parameters, places(case.problem, 0)[0]).compute

@@ -9,7 +9,7 @@ from tests.lab.harness import check, problem_id
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
 from vgg16gpu_lab.measure.trial import RefusedError, guarded
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import places
@@ -34,13 +34,13 @@ def test_on_hopper(hopper: CudaDevice, problem: Problem) -> None:
     check(hopper, VARIANT, problem)
 
 
-def launched(problem: Problem) -> tuple[Step, Step]:
+def launched(problem: Problem) -> tuple[KernelLaunch, KernelLaunch]:
     found, _ = places(problem, VARIANT.workspace_nbytes(problem, {}))
     launches = VARIANT.launches(problem, {}, found)
     return launches.convert[0], launches.compute[0]
 
 
-def boxes(values: np.ndarray, tensor: TensorMap, start: tuple[int, ...]) -> np.ndarray:
+def boxes(values: np.ndarray, tensor: TmaDescriptor, start: tuple[int, ...]) -> np.ndarray:
     """What the copy engine brings of an array: zero where it is not; as rows of the innermost dimension."""
     offset = tensor.pointer.offset // 2
     shape = tensor.dimensions[::-1]
@@ -54,7 +54,7 @@ def boxes(values: np.ndarray, tensor: TensorMap, start: tuple[int, ...]) -> np.n
     return box.reshape(-1, tensor.box[0])
 
 
-def pack(step: Step, x: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> None:
+def pack(step: KernelLaunch, x: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> None:
     """wgmma_smallest_pack, said with numpy."""
     given = arguments(step)
     n, c, h, w = x.shape

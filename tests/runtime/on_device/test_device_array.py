@@ -15,7 +15,7 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.values import Element, OutputForm
+from vgg16gpu.program.values import DType, OutputForm
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
 from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, stream_handle, view_of
@@ -217,7 +217,7 @@ def test_the_memory_of_a_result_goes_with_the_last_who_has_it() -> None:
     assert_same_bits(copy, numbers(2, 3))
 
 
-STORED = OutputForm(Element.BF16, 8)
+STORED = OutputForm(DType.BF16, 8)
 
 
 def test_a_result_as_it_is_stored() -> None:
@@ -247,7 +247,7 @@ def test_a_result_as_it_is_stored() -> None:
     ],
 )
 def test_strides_say_which_form_is_wanted(shape: Any, strides: Any, pitch: Any) -> None:
-    assert DeviceView(0, shape, strides, "float16").form == OutputForm(Element.F16, pitch)
+    assert DeviceView(0, shape, strides, "float16").form == OutputForm(DType.F16, pitch)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from vgg16gpu import LossEngine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import InputError, KernelError
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -42,7 +42,7 @@ def opened(model: Path, device: Device, **options: Any) -> Iterator[LossEngine]:
         yield engine
 
 
-def stored_view(device: Device, array: Any, element: Element) -> DeviceView:
+def stored_view(device: Device, array: Any, element: DType) -> DeviceView:
     """An array as numbers of two bytes on the device."""
     address = Placed(device, encoded(array, element)).__cuda_array_interface__["data"][0]
     return DeviceView(address, array.shape, OutputForm().strides(array.shape), OUTPUT_ELEMENTS[element])
@@ -53,7 +53,7 @@ def stored_view(device: Device, array: Any, element: Element) -> DeviceView:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_targets_of_two_bytes(device: Device, model: Path, precision: str, kernels: str) -> None:
     """They give what the same numbers give as float32; those of another element are taken in."""
-    element = {"fp16": Element.F16, "bf16": Element.BF16}[precision]
+    element = {"fp16": DType.F16, "bf16": DType.BF16}[precision]
     with opened(model, device, precision=precision, kernels=kernels) as engine:
         there, goal = Placed(engine.device, images(2)), Placed(engine.device, -images(2))
         map_target, gram_target = (target.numpy() for target in engine.targets(goal))
@@ -61,7 +61,7 @@ def test_targets_of_two_bytes(device: Device, model: Path, precision: str, kerne
         gram = Placed(engine.device, gram_target)
         expected = engine.value_and_gradient(there, (rounded, gram))
         found = engine.value_and_gradient(there, (stored_view(engine.device, map_target, element), gram))
-        other = Element.F16 if element is Element.BF16 else Element.BF16
+        other = DType.F16 if element is DType.BF16 else DType.BF16
         again = engine.value_and_gradient(there, (stored_view(engine.device, rounded.array, other), gram))
         for ours, taken, others in zip(found, again, expected, strict=True):
             assert_same_bits(ours.numpy(), others.numpy())

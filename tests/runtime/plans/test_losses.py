@@ -13,8 +13,8 @@ from tests.support.foreign_arrays import CpuForeign
 from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.values import Arena, DType, OutputForm, Pointer
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.moves import can_be_read
 from vgg16gpu.runtime.on_device.views import DeviceView
@@ -43,7 +43,7 @@ def losses_of(path: Path, facts: Any, precision: str) -> Losses:
     return Losses(compared.graph, compared.terms, device, precision, "auto", None)
 
 
-def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
+def read_by_losses(steps: tuple[KernelLaunch, ...]) -> list[tuple[str, Arena]]:
     """The macros of each loss, and the arena of its target."""
     found = []
     for step in steps:
@@ -57,7 +57,7 @@ def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
     losses = losses_of(wide, HOPPER, precision)
-    assert losses.stored(SHAPE) == (Element.F32,) * 3  # of fp16, too: what its rounding leaves is stored beside it
+    assert losses.stored(SHAPE) == (DType.F32,) * 3  # of fp16, too: what its rounding leaves is stored beside it
     wanted, plan = losses._programs.planned(_Key("loss", SHAPE, gradients=1, given=losses.stored(SHAPE)))
     (program,) = plan.programs
     assert tuple(value.name for value in program.given) == wanted.others

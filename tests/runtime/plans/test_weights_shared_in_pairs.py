@@ -15,7 +15,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
 from vgg16gpu.runtime.plans.kept import KeptPlans
@@ -33,7 +33,7 @@ def brighter(shape: Shape) -> Array:
     return samples(shape) * 64
 
 
-def planned(hopper: Any, taken: Callable[[Shape], Array]) -> tuple[Plan, Plan]:
+def planned(hopper: Any, taken: Callable[[Shape], Array]) -> tuple[CompiledModel, CompiledModel]:
     """The plan of the values, and of the gradient."""
     graph = net()
     options = PlanOptions("fp32", "wgmma", samples=lambda: taken(SHAPE))
@@ -41,7 +41,7 @@ def planned(hopper: Any, taken: Callable[[Shape], Array]) -> tuple[Plan, Plan]:
     return there, gradient_plan(graph, SHAPE, hopper.facts, "fp32", "wgmma", samples)
 
 
-def computed_nbytes(plan: Plan) -> int:
+def computed_nbytes(plan: CompiledModel) -> int:
     return sum(item.nbytes for item in plan.weights.items if item.is_computed)
 
 

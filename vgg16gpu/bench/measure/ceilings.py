@@ -13,7 +13,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import transfer_step
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 
 DESCRIPTION = (
@@ -96,7 +96,7 @@ def _fill(device: Device, address: int, nbytes: int) -> None:
     device.synchronize()
 
 
-def _seconds(device: Device, step: Step, address: int) -> float:
+def _seconds(device: Device, step: KernelLaunch, address: int) -> float:
     launches = _LAUNCHES[device.facts.kind]
     work = device.bind((step,) * launches, {Arena.ACTIVATIONS: address})
     device.measure(work, 2)

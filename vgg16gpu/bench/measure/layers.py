@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.engine import Engine
 
 _WARM = "isolated, with warm caches: what fits into them is not read from memory again; median"
@@ -57,7 +57,7 @@ def description(kind: str) -> str:
 
 
 def measure_layers(
-    engine: Engine, program: Program, floor: Callable[[Step], float], effort: LayerEffort
+    engine: Engine, program: LaunchPlan, floor: Callable[[KernelLaunch], float], effort: LayerEffort
 ) -> tuple[LayerTime, ...]:
     """The times of the steps of `program`, the input step first. An input must lie on the device (run once before).
 
@@ -67,12 +67,12 @@ def measure_layers(
     return tuple(_measure(engine, step, floor(step), effort) for step in steps)
 
 
-def floors(ceilings: Ceilings, precision: str) -> Callable[[Step], float]:
+def floors(ceilings: Ceilings, precision: str) -> Callable[[KernelLaunch], float]:
     """The least time of a step in this precision on a device with these ceilings."""
     return lambda step: ceilings.floor(step.flop, step.nbytes, precision)
 
 
-def _measure(engine: Engine, step: Step, floor: float, effort: LayerEffort) -> LayerTime:
+def _measure(engine: Engine, step: KernelLaunch, floor: float, effort: LayerEffort) -> LayerTime:
     device = engine.device
     time.sleep(effort.pause)
     one = _seconds(engine, step, 1, 2)[-1]
@@ -82,6 +82,6 @@ def _measure(engine: Engine, step: Step, floor: float, effort: LayerEffort) -> L
     return LayerTime(step.label, step.kernel.label, step.names, median, samples, step.flop, step.nbytes, floor)
 
 
-def _seconds(engine: Engine, step: Step, launches: int, samples: int) -> list[float]:
+def _seconds(engine: Engine, step: KernelLaunch, launches: int, samples: int) -> list[float]:
     """Of each of `samples` rows of launches; the first one warms up."""
     return engine.device.measure(engine.executor.bind((step,) * launches), samples)

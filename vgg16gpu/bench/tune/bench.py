@@ -20,8 +20,8 @@ from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Control
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import StatusBlock
 from vgg16gpu.program.values import Arena, Pointer
 from vgg16gpu.runtime.stored import decoded
 
@@ -155,10 +155,10 @@ class BenchRig:
     def _zero(self) -> None:
         self.device.copy_in(self._at(self._words), self._zeros)
 
-    def _step(self, choice: Choice[Any], launch: int) -> Step:
+    def _step(self, choice: Choice[Any], launch: int) -> KernelLaunch:
         """The launch number `launch` of a graph: weights of its own, counters of its own."""
         counters = _behind(self._words, 4 * launch * self._counters)
-        control = Control(counters, self._error_word, self._batch, watched=(self.task.y.name,))
+        control = StatusBlock(counters, self._error_word, self._batch, watched=(self.task.y.name,))
         places = Places(self._workspace, control, counters, control.maxima(0))
         x, y = replace(self.task.x, pointer=self._x), replace(self.task.y, pointer=self._y)
         constants = self.case.placed((self._weights[launch % len(self._weights)], *self._vectors))

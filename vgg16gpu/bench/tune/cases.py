@@ -19,7 +19,7 @@ from vgg16gpu.compiler.lowering.base import Layer
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Weights: TypeAlias = Any  # of a kernel: a named tuple of arrays, or of such tuples
@@ -27,18 +27,18 @@ Stored: TypeAlias = npt.NDArray[Any]  # planes first, in the element's own type
 
 IMAGES: Final = 2
 PERIOD: Final = 1_000_003  # of the random numbers: prime, so that no tile meets the same ones
-BYTES: Final = (Element.U8, Element.S8)
+BYTES: Final = (DType.U8, DType.S8)
 TAPS: Final = 9
 ROW_SCALE: Final = 1024.0  # of float32 weights, brings them into float16's range
 
 # Largest difference / largest magnitude that a kernel may show, by what it multiplies.
 BOUNDS: Final = {
-    Element.F32: 4e-6,
-    Element.F16_PAIR: 4e-6,
-    Element.F16: 1e-3,
-    Element.BF16: 6e-3,
-    Element.U8: 0.0,
-    Element.S8: 0.0,
+    DType.F32: 4e-6,
+    DType.F16_PAIR: 4e-6,
+    DType.F16: 1e-3,
+    DType.BF16: 6e-3,
+    DType.U8: 0.0,
+    DType.S8: 0.0,
 }
 
 
@@ -107,39 +107,39 @@ def _noise(shape: tuple[int, ...], deviation: float = 1.0, seed: int = 0) -> npt
     return np.resize(period, math.prod(shape)).reshape(shape)
 
 
-def _store(element: Element, numbers: npt.NDArray[np.float32]) -> _Numbers:
+def _store(element: DType, numbers: npt.NDArray[np.float32]) -> _Numbers:
     """Numbers as an element holds them."""
     match element:
-        case Element.F16:
+        case DType.F16:
             halves = numbers.astype(np.float16)
             return _Numbers(halves[None], halves)
-        case Element.F16_PAIR:
+        case DType.F16_PAIR:
             high = numbers.astype(np.float16)
             low = (numbers - high).astype(np.float16)
             return _Numbers(np.stack([high, low]), high.astype(np.float64) + low)
-        case Element.BF16:
+        case DType.BF16:
             bits = numbers.view(np.uint32)
             rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
             return _Numbers(rounded.astype(np.uint16)[None], (rounded << 16).view(np.float32))
-        case Element.U8:
+        case DType.U8:
             bytes_ = np.rint(numbers).clip(0, 255).astype(np.uint8)
             return _Numbers(bytes_[None], bytes_)
-        case Element.S8:
+        case DType.S8:
             signed = np.rint(numbers).clip(-127, 127).astype(np.int8)
             return _Numbers(signed[None], signed)
     return _Numbers(numbers[None], numbers)
 
 
-def _inputs(element: Element, shape: tuple[int, ...]) -> _Numbers:
+def _inputs(element: DType, shape: tuple[int, ...]) -> _Numbers:
     """Activations as a ReLU leaves them; signed bytes and pixels have both signs."""
-    noise = _noise(shape, {Element.U8: 64.0, Element.S8: 40.0}.get(element, 1.0))
-    return _store(element, noise if element is Element.S8 else np.maximum(noise, 0))
+    noise = _noise(shape, {DType.U8: 64.0, DType.S8: 40.0}.get(element, 1.0))
+    return _store(element, noise if element is DType.S8 else np.maximum(noise, 0))
 
 
-def _weights(element: Element, shape: tuple[int, ...]) -> _Numbers:
+def _weights(element: DType, shape: tuple[int, ...]) -> _Numbers:
     """(OC, ...) weights, scaled as by He et al.; signed bytes for 8-bit elements."""
-    element = Element.S8 if element is Element.U8 else element
-    return _store(element, _noise(shape, 40.0 if element is Element.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
+    element = DType.S8 if element is DType.U8 else element
+    return _store(element, _noise(shape, 40.0 if element is DType.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
 
 
 def _conv(task: Task) -> Case:
@@ -150,7 +150,7 @@ def _conv(task: Task) -> Case:
 
 
 def _convolution(
-    layer: Layer[Any], x: npt.NDArray[Any], stored: Element
+    layer: Layer[Any], x: npt.NDArray[Any], stored: DType
 ) -> tuple[conv_wgmma.ConvWeights[Stored], Doubles]:
     """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
     element, channels = x_element(layer), x.shape[-1]
@@ -165,7 +165,7 @@ def _convolution(
     return conv_wgmma.ConvWeights(np.ascontiguousarray(np.stack(planes, axis=2)), *finish), values
 
 
-_FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
+_FACTORS = {DType.U8: DType.S8, DType.F16_PAIR: DType.F32}
 """What the first convolution takes in, by what it gives, where the two differ."""
 
 
@@ -185,12 +185,12 @@ def _chain(task: Task) -> Case:
     return Case(source, both, expected.astype(np.float32), BOUNDS[element])
 
 
-def _first_convolution(layer: Layer[Any], stored: Element) -> tuple[Stored, conv_first.FirstWeights[Stored], Doubles]:
+def _first_convolution(layer: Layer[Any], stored: DType) -> tuple[Stored, conv_first.FirstWeights[Stored], Doubles]:
     """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
     _, channels, height, width = layer.x_shape
     outputs = stored.padded(layer.op.weight.shape[0])
     element = _FACTORS.get(stored, stored)
-    x = _store(element, _noise((IMAGES, height, width, channels), 40.0 if element is Element.S8 else 1.0))
+    x = _store(element, _noise((IMAGES, height, width, channels), 40.0 if element is DType.S8 else 1.0))
     weight = _weights(element, (outputs, channels, TAPS))
     length = TAPS * channels
     rows = np.zeros((outputs, conv_first.row_length(length, element.nbytes)), weight.stored.dtype)
@@ -198,7 +198,7 @@ def _first_convolution(layer: Layer[Any], stored: Element) -> tuple[Stored, conv
     sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
     (bias, dequant, out_scale), values = _finished(layer, stored, sums)
     row_scale = np.ones_like(dequant)
-    if element is Element.F32:
+    if element is DType.F32:
         row_scale *= np.float32(ROW_SCALE)
     source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
     constants = conv_first.FirstWeights(
@@ -214,7 +214,7 @@ def _first_convolution(layer: Layer[Any], stored: Element) -> tuple[Stored, conv
 
 def _gemm(task: Task) -> Case:
     problem, element = task.problem, x_element(task.layer)
-    assert isinstance(task.x, Value)  # conv_first alone reads a Source
+    assert isinstance(task.x, TensorDesc)  # conv_first alone reads a Source
     x = _inputs(task.x.element, (IMAGES, problem.length))
     weight = _weights(problem.stored, (problem.outputs, problem.length))
     parts = range(0, problem.outputs, 512)
@@ -224,7 +224,7 @@ def _gemm(task: Task) -> Case:
     (bias, dequant, out_scale), expected = _finished(task.layer, task.y.element, np.pad(sums, ((0, 0), (0, padding))))
     expected[:, problem.outputs :] = 0
     ones, row_scale = np.ones_like(dequant), np.ones_like(dequant)
-    if element is Element.F16_PAIR:
+    if element is DType.F16_PAIR:
         row_scale *= np.float32(ROW_SCALE)
     constants = fc_wgmma.FcWeights(
         weight=weight.stored,
@@ -238,7 +238,7 @@ def _gemm(task: Task) -> Case:
     return Case(x.stored, constants, expected[:, : task.y.pitch].astype(np.float32), BOUNDS[element])
 
 
-def _permuted(rows: Stored, element: Element) -> Stored:
+def _permuted(rows: Stored, element: DType) -> Stored:
     """Rows of bytes in the order of wgmma_tile.cuh: rows r and r + 8 of every 16 are channels 2r and 2r + 1."""
     if element not in BYTES:
         return rows
@@ -257,7 +257,7 @@ def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
     return sums.reshape(images, height, width, -1)
 
 
-def _finished(layer: Layer[Any], stored: Element, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+def _finished(layer: Layer[Any], stored: DType, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
     """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
 
     Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.
@@ -274,6 +274,6 @@ def _finished(layer: Layer[Any], stored: Element, sums: Doubles) -> tuple[tuple[
         even = values[:, : height // 2 * 2, : width // 2 * 2]
         values = even.reshape(images, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
     if stored in BYTES:
-        values = np.rint(values).clip(0 if stored is Element.U8 else -128, 255 if op.relu else 127)
+        values = np.rint(values).clip(0 if stored is DType.U8 else -128, 255 if op.relu else 127)
     ones = np.ones(channels, np.float32)
     return (bias, ones * np.float32(scale), ones), values

@@ -24,13 +24,13 @@ from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import StatusBlock
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
-_NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+_NO_PLACES: Final = Places(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
 _CONV: Final[conv_wgmma.ConvWeights[Pointer]] = conv_wgmma.ConvWeights._make(
     NOWHERE for _ in conv_wgmma.ConvWeights._fields
 )
@@ -77,28 +77,30 @@ class Task:
         return replace(self.layer, facts=replace(self.layer.facts, tuned={self.key: choice.entry}))
 
     @cached_property
-    def x(self) -> Value | Source:
+    def x(self) -> TensorDesc | Source:
         """What is read, at no place."""
         if isinstance(self.kernels.LOWERING, InputLowering):
             return Source(NOWHERE, "float32")
         takes = self.kernels.LOWERING.takes(self.layer)
         element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
-        return Value(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
+        return TensorDesc(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
 
     @cached_property
-    def y(self) -> Value:
+    def y(self) -> TensorDesc:
         """What is stored, at no place."""
         op, element = self.layer.op, y_element(self.layer)
         if isinstance(op, Gemm):
             element = fc_wgmma.gives(self.layer, fc_wgmma.takes(self.layer) if op.relu else FLOAT)
-        return Value(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
+        return TensorDesc(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
 
-    def step(self, choice: Choice[Any], x: Value | Source, y: Value, weights: object, places: Places) -> Step:
+    def step(
+        self, choice: Choice[Any], x: TensorDesc | Source, y: TensorDesc, weights: object, places: Places
+    ) -> KernelLaunch:
         """The launch with this choice."""
         (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, weights, places)
         return step  # type: ignore[no-any-return]
 
-    def dry_step(self, choice: Choice[Any]) -> Step:
+    def dry_step(self, choice: Choice[Any]) -> KernelLaunch:
         """The launch with this choice, at no place."""
         return self.step(choice, self.x, self.y, _WEIGHTS[self.kernels.__name__], _NO_PLACES)
 

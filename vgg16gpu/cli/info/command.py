@@ -38,9 +38,9 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.facts import device_facts
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Plan
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.values import TensorDesc
 from vgg16gpu.runtime.plans.engine_plans import added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 
@@ -122,7 +122,7 @@ def info_command(
     print_json(report) if as_json else _print(report)
 
 
-def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+def describe(options: EngineOptions, rows: Sequence[OpCost], plan: CompiledModel, facts: DeviceFacts) -> dict[str, Any]:
     """What a run of the largest batch costs, and what an engine of all takes, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
@@ -140,7 +140,7 @@ def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: 
 
 
 def _gradient(
-    model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts, beside: Plan
+    model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts, beside: CompiledModel
 ) -> dict[str, Any]:
     """What `Engine.vjp` takes for a batch of this shape, beside the engine's own plan. Raises ModelError in int8."""
     samples = sampler(model, options, fused)
@@ -155,7 +155,7 @@ def _gradient(
     return {"flop": sum(step.flop for step in steps), "steps": len(steps), "memory": memory}
 
 
-def _memory(plan: Plan) -> dict[str, int]:
+def _memory(plan: CompiledModel) -> dict[str, int]:
     return {
         "weights_nbytes": plan.weights.weights_nbytes,
         "activations_nbytes": plan.activations_nbytes,
@@ -187,7 +187,7 @@ def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shap
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: KernelLaunch) -> dict[str, Any]:
     return {
         "step": step.label,
         "kernel": step.kernel.label,
@@ -200,7 +200,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _value(value: Value, family: str) -> dict[str, Any]:
+def _value(value: TensorDesc, family: str) -> dict[str, Any]:
     return {
         "name": value.name,
         "shape": list(value.shape),
@@ -213,7 +213,7 @@ def _value(value: Value, family: str) -> dict[str, Any]:
     }
 
 
-def _second_pass(plan: Plan) -> dict[str, Any] | None:
+def _second_pass(plan: CompiledModel) -> dict[str, Any] | None:
     """What fp32 on tensor cores has beside it; its memory is in the same arenas."""
     if plan.second_pass is None or plan.calibration is None:
         return None

@@ -25,7 +25,7 @@ from vgg16gpu.cluster.cards.slots import Line
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.engine import Engine
 
 
@@ -112,6 +112,6 @@ def _described(engine: Engine) -> IsBuilt:
     return IsBuilt(programs, engine.inputs, engine.outputs, engine.timings, takes_any)
 
 
-def _without_steps(program: Program) -> Program:
+def _without_steps(program: LaunchPlan) -> LaunchPlan:
     entries = {name: replace(entry, steps=()) for name, entry in program.input.entries.items()}
     return replace(program, input=replace(program.input, entries=entries), steps=(), output_steps=())

@@ -23,7 +23,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.staging import Stager
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.forms import Images
@@ -48,7 +48,7 @@ class CardDevice:
 class CardPrograms:
     """The batch sizes of an engine, smallest first: what goes in, and what comes out."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[LaunchPlan, ...]
 
 
 class CardEngine(Closing):
@@ -83,7 +83,7 @@ class CardEngine(Closing):
         return self._built.outputs
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LaunchPlan:
         """Of the largest batch size, without its steps."""
         return self.plan.programs[-1]
 

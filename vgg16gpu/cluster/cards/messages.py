@@ -20,7 +20,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.slots import Row
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds
 from vgg16gpu.runtime.plans.opening import Timings
 
@@ -55,7 +55,7 @@ class IsOpen:
 class IsBuilt:
     """The engine is there. programs: without steps, smallest batch first. takes_any: images of any size."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[LaunchPlan, ...]
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
     timings: Timings

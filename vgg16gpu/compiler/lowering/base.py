@@ -12,9 +12,9 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Conv, Limits, MultiOp, Op, Shape
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Scalar, Step
-from vgg16gpu.program.plans import Control, Upload, WeightItem
-from vgg16gpu.program.values import Arena, Element, Pointer, Value
+from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar
+from vgg16gpu.program.plans import StatusBlock, Upload, WeightItem
+from vgg16gpu.program.values import Arena, DType, Pointer, TensorDesc
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -30,7 +30,7 @@ class WeightArena:
         self.uploads: list[Upload] = []
         self.nbytes = 0
         self.staging_nbytes = 0
-        self.finish: list[Step] = []  # work of the build that needs calibrated scales
+        self.finish: list[KernelLaunch] = []  # work of the build that needs calibrated scales
         self._shared: dict[Hashable, Pointer] = {}
         self._sizes: dict[int, int] = {}  # bytes of each piece, by its offset
         self._zeros: set[int] = set()  # offsets of pieces that `add_zeros` made
@@ -70,7 +70,7 @@ class WeightArena:
         return pointer
 
     def add_channels(
-        self, vector: npt.NDArray[np.float32] | None, channels: int, element: Element = Element.F32
+        self, vector: npt.NDArray[np.float32] | None, channels: int, element: DType = DType.F32
     ) -> Pointer:
         """A float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
         return self.add_vector(vector, channels, element.padded(channels))
@@ -82,7 +82,7 @@ class WeightArena:
             stored[:length] = vector
         return self.add(stored)
 
-    def add_packed(self, array: npt.NDArray[np.generic], pack: Step) -> None:
+    def add_packed(self, array: npt.NDArray[np.generic], pack: KernelLaunch) -> None:
         """An array that goes to the start of the staging arena, from where the step `pack` takes it."""
         self.staging_nbytes = max(self.staging_nbytes, aligned(array.nbytes))
         self.uploads.append(Upload(array, _STAGING, pack))
@@ -99,12 +99,12 @@ class PlainWeights(NamedTuple):
     bias: Pointer  # a float for each stored output
 
 
-FLOAT: Final = (Element.F32,)
+FLOAT: Final = (DType.F32,)
 
 OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 OpT = TypeVar("OpT", bound=Op)
 MultiOpT = TypeVar("MultiOpT", bound=MultiOp)
-ReadT = TypeVar("ReadT")  # what steps read: a Value, several, or a Source
+ReadT = TypeVar("ReadT")  # what steps read: a TensorDesc, several, or a Source
 HeldT = TypeVar("HeldT")  # the weights of a kernel
 
 
@@ -156,10 +156,10 @@ class Places:
     """What the steps of an op use beside values and weights."""
 
     workspace: Pointer
-    control: Control
+    control: StatusBlock
     counters: Pointer
     maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
-    further: tuple[Value, ...] = ()  # the op's results after y
+    further: tuple[TensorDesc, ...] = ()  # the op's results after y
     bound: Pointer | None = None  # words for the largest magnitudes of the last result, if they are wanted
     rescaling: Rescaling | None = None  # of a y with a factor for each image
 
@@ -194,15 +194,15 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     """
 
     op_type: type[OpT]
-    steps: Callable[[Layer[OpT], ReadT, Value, HeldT, Places], tuple[Step, ...]]
+    steps: Callable[[Layer[OpT], ReadT, TensorDesc, HeldT, Places], tuple[KernelLaunch, ...]]
     weights: Callable[[Layer[OpT], WeightArena], HeldT]
     workspace_nbytes: Callable[[Layer[OpT]], int] = lambda *_: 0
     counters: Callable[[Layer[OpT]], int] = lambda *_: 0
     family: str = "ffma"
     priority: int = 0
     supports: Callable[[Layer[OpT]], bool] = lambda *_: True
-    takes: Callable[[Layer[OpT]], tuple[Element, ...]] = lambda *_: FLOAT
-    gives: Callable[[Layer[OpT], tuple[Element, ...]], Element] = lambda *_: Element.F32
+    takes: Callable[[Layer[OpT]], tuple[DType, ...]] = lambda *_: FLOAT
+    gives: Callable[[Layer[OpT], tuple[DType, ...]], DType] = lambda *_: DType.F32
     output_alignment: int = 1
     keeps: bool = False
     any_layout: bool = False
@@ -211,11 +211,11 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     reads_factors: bool = False
 
 
-class Lowering(BaseLowering[OpT, Value, HeldT]):
+class Lowering(BaseLowering[OpT, TensorDesc, HeldT]):
     """The steps read one value."""
 
 
-class MultiLowering(BaseLowering[MultiOpT, tuple[Value, ...], HeldT]):
+class MultiLowering(BaseLowering[MultiOpT, tuple[TensorDesc, ...], HeldT]):
     """The steps read all operands of a MultiOp, in order."""
 
 

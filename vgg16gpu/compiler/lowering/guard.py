@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import scalars
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Pointer
 
 GUARDED: Final = ("GUARDED", 1)
 
 
-def guarded(step: Step, guard: Pointer, batch: int = 0) -> Step:
+def guarded(step: KernelLaunch, guard: Pointer, batch: int = 0) -> KernelLaunch:
     """A step of kernels that know the macro (`kernels/include/common.cuh`).
 
     guard: a word that is set if any image needs it, then one for each. batch: how many these are; 0 if all images need

@@ -8,9 +8,9 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import Layer, WeightArena
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.values import DType, Pointer
 
-ELEMENTS: Final = {"fp16": Element.F16, "bf16": Element.BF16}
+ELEMENTS: Final = {"fp16": DType.F16, "bf16": DType.BF16}
 FIRST_WITH_BFLOAT16: Final = (8, 0)
 FIRST_WITH_MMA: Final = (7, 5)
 FINISH_ALIGNMENT: Final = 64  # floats of the vectors that the kernels finish with
@@ -25,21 +25,21 @@ class MmaWeights(NamedTuple):
     out_scale: Pointer  # what outputs are multiplied by before they are stored
 
 
-def x_element(layer: Layer[Op]) -> Element:
+def x_element(layer: Layer[Op]) -> DType:
     """What x is multiplied as."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
-    return Element.S8 if layer.quantised.x.signed else Element.U8
+    return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
-def gives(layer: Layer[Op], wanted: tuple[Element, ...]) -> Element:
+def gives(layer: Layer[Op], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, or nobody wants integers."""
-    if Element.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
-        return Element.F32
+    if DType.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
+        return DType.F32
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     stored = layer.quantised.y
-    return Element.F32 if stored is None else Element.S8 if stored.signed else Element.U8
+    return DType.F32 if stored is None else DType.S8 if stored.signed else DType.U8
 
 
 def supports(layer: Layer[Op]) -> bool:

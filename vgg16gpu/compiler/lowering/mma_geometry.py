@@ -8,14 +8,14 @@ from typing import Final, Protocol
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.program.launches import Dim3, Kernel
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 CONV_SOURCE = "conv_mma.cu"
 GEMM_SOURCE = "gemm_mma.cu"
 FINISH_THREADS = 256  # of gemm_mma_finish
 
 PIECE_NBYTES = 16  # a pixel's channels, and a row of a matrix, are a whole number of these
-OPERANDS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # what these kernels read
+OPERANDS: Final = (DType.F16, DType.BF16, DType.U8, DType.S8)  # what these kernels read
 
 # The reduction of a fully connected layer is cut into parts of at least so many bytes, at most so many: a function of
 # the reduction alone, so that the bits never change.
@@ -68,17 +68,17 @@ class MmaTile:
         """Bytes of dynamic shared memory."""
         return self.stages * (self.out + self.px) * self.k_nbytes
 
-    def conv_kernel(self, element: Element, out_element: Element, pool: bool) -> Kernel:
+    def conv_kernel(self, element: DType, out_element: DType, pool: bool) -> Kernel:
         """kernels/conv/conv_mma.cu compiled with these macros."""
         defines = self._defines("OC", "PX", element, out_element)
         return Kernel(CONV_SOURCE, "conv_mma", (*defines, ("POOL", int(pool))))
 
-    def gemm_kernels(self, element: Element, out_element: Element) -> tuple[Kernel, Kernel]:
+    def gemm_kernels(self, element: DType, out_element: DType) -> tuple[Kernel, Kernel]:
         """The kernels of kernels/gemm/gemm_mma.cu, compiled together: the parts of the sums, and the finish."""
         defines = self._defines("OUT", "N", element, out_element)
         return Kernel(GEMM_SOURCE, "gemm_mma", defines), Kernel(GEMM_SOURCE, "gemm_mma_finish", defines)
 
-    def _defines(self, out: str, px: str, element: Element, out_element: Element) -> tuple[tuple[str, int], ...]:
+    def _defines(self, out: str, px: str, element: DType, out_element: DType) -> tuple[tuple[str, int], ...]:
         return (
             (f"TILE_{out}", self.out),
             (f"TILE_{px}", self.px),
@@ -185,20 +185,16 @@ CONV_VARIANTS = (
         tile.conv_kernel(element, out_element, pool).defines
         for tile in CONV_TILES
         for element in OPERANDS
-        for out_element, pool in ((element, False), (element, True), (Element.F32, False))
+        for out_element, pool in ((element, False), (element, True), (DType.F32, False))
     ),
-    *(
-        (*tile.conv_kernel(Element.F16, Element.F16, pool).defines, CLIPS)
-        for tile in CONV_TILES
-        for pool in (False, True)
-    ),
+    *((*tile.conv_kernel(DType.F16, DType.F16, pool).defines, CLIPS) for tile in CONV_TILES for pool in (False, True)),
 )
 GEMM_VARIANTS = (
     *(
         tile.gemm_kernels(element, out_element)[0].defines
         for tile in (*GEMM_TILES, LARGE_48K)
         for element in OPERANDS
-        for out_element in (element, Element.F32)
+        for out_element in (element, DType.F32)
     ),
-    (*GEMM_TILES[0].gemm_kernels(Element.F16, Element.F16)[0].defines, CLIPS),
+    (*GEMM_TILES[0].gemm_kernels(DType.F16, DType.F16)[0].defines, CLIPS),
 )

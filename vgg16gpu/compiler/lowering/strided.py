@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.program.launches import Walk
-from vgg16gpu.program.values import Layout, Pointer, Value
+from vgg16gpu.program.values import Layout, Pointer, TensorDesc
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class View:
         return replace(self, shape=shape, strides=(0,) * missing + tuple(strides))
 
 
-def view(value: Value) -> View:
+def view(value: TensorDesc) -> View:
     """All real elements of a value, in the order of its ONNX dimensions."""
     if value.layout is Layout.PLAIN:
         return View(value.pointer, value.shape, plain_strides(value.shape))
@@ -78,7 +78,7 @@ class Room:
         return Walk((ones + self.extents, ones + self.limits, zeros + self.strides, *operands))
 
 
-def room(value: Value) -> Room:
+def room(value: TensorDesc) -> Room:
     """Everything of a value that its producer must write."""
     rank = len(value.shape)
     if value.layout is Layout.PLAIN:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 Tile = TypeVar("Tile")
 
@@ -63,5 +63,5 @@ def measured(
     return None
 
 
-def _text(value: Element | int) -> str:
-    return value.name if isinstance(value, Element) else str(int(value))
+def _text(value: DType | int) -> str:
+    return value.name if isinstance(value, DType) else str(int(value))

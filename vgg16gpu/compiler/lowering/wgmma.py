@@ -12,8 +12,8 @@ from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.layout.pack import STAGING
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, Step, TensorMap
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -22,7 +22,7 @@ PACK_SOURCE = "pack_blocks.cu"
 TILE_CHANNELS = 64  # output channels of a warpgroup
 MIN_SHARED = 114 << 10  # bytes: with more than half of a multiprocessor's, blocks of the next kernel cannot double up
 
-ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
 
 
 class Finish(NamedTuple):
@@ -33,25 +33,25 @@ class Finish(NamedTuple):
     out_scale: Pointer  # what outputs are multiplied by before they are stored
 
 
-def x_element(layer: Layer[Op]) -> Element:
+def x_element(layer: Layer[Op]) -> DType:
     """What the kernels multiply x as."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
-    return Element.S8 if layer.quantised.x.signed else Element.U8
+    return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
-def y_element(layer: Layer[Op]) -> Element:
+def y_element(layer: Layer[Op]) -> DType:
     """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     if layer.quantised.y is None:
-        return Element.F32
-    return Element.S8 if layer.quantised.y.signed else Element.U8
+        return DType.F32
+    return DType.S8 if layer.quantised.y.signed else DType.U8
 
 
-def stored_element(layer: Layer[Op]) -> Element:
+def stored_element(layer: Layer[Op]) -> DType:
     """Return what a convolution stores y as: float16 that a loss compares with what its rounding has left."""
-    return Element.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
+    return DType.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
 def stores_pairs(layer: Layer[Op]) -> bool:
@@ -80,7 +80,7 @@ def whole_tiles(channels: int) -> int:
     return ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
 
 
-def block_nbytes(element: Element, channels: int) -> int:
+def block_nbytes(element: DType, channels: int) -> int:
     """Bytes of a channel block: a row of shared memory."""
     return 128 if element.nbytes * element.padded(channels) % 128 == 0 else 64
 
@@ -95,16 +95,16 @@ def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightArena) ->
     outputs = op.weight.shape[0]
     inverse = 1.0 if quantised.y is None else quantised.y.inverse
     vectors = op.bias, quantised.dequant, np.full(outputs, inverse, np.float32)
-    return Finish(*(arena.add_channels(vector, outputs, Element.S8) for vector in vectors))
+    return Finish(*(arena.add_channels(vector, outputs, DType.S8) for vector in vectors))
 
 
-def feature_map(value: Value, box: tuple[int, int, int, int]) -> TensorMap:
+def feature_map(value: TensorDesc, box: tuple[int, int, int, int]) -> TmaDescriptor:
     """An NHWC value for the copy engine, planes after each other; the box counts channels, columns, rows, images."""
     batch, height, width, pitch = value.stored_shape
     size = value.element.nbytes
     dimensions = pitch, width, height, value.element.planes * batch
     strides = size * pitch, size * pitch * width, size * pitch * width * height
-    return TensorMap(value.pointer, value.element, dimensions, strides, box)
+    return TmaDescriptor(value.pointer, value.element, dimensions, strides, box)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class RawWeights:
 
 
 def pack_raw(
-    weight: npt.NDArray[np.generic], rows: RawWeights, element: Element, block: int, arena: WeightArena
+    weight: npt.NDArray[np.generic], rows: RawWeights, element: DType, block: int, arena: WeightArena
 ) -> Pointer:
     """float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels) of `element`."""
     target, step = _pack(rows, element, block, STAGING, (STAGING, STAGING), arena)
@@ -130,7 +130,7 @@ def pack_pairs(
     source: Pointer, rows: RawWeights, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena
 ) -> Pointer:
     """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
-    target, step = _pack(rows, Element.F16_PAIR, block, source, (row_scale, x.scale), arena)
+    target, step = _pack(rows, DType.F16_PAIR, block, source, (row_scale, x.scale), arena)
     arena.finish.append(step)
     return target
 
@@ -139,19 +139,19 @@ def pack_known_pairs(
     weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightArena
 ) -> Pointer:
     """The same for weights whose scales (of rows, of channels of x) lie there before: without a copy in float32."""
-    target, step = _pack(rows, Element.F16_PAIR, block, STAGING, scales, arena)
+    target, step = _pack(rows, DType.F16_PAIR, block, STAGING, scales, arena)
     arena.add_packed(weight, step)
     return target
 
 
 def _pack(
-    rows: RawWeights, element: Element, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
-) -> tuple[Pointer, Step]:
+    rows: RawWeights, element: DType, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
+) -> tuple[Pointer, KernelLaunch]:
     stored, blocks = whole_tiles(element.padded(rows.outputs)), ceil_div(rows.channels, block)
     size = blocks * rows.taps * stored * block
     target = arena.reserve(element.nbytes * element.planes * size)
     grid, threads = linear(size)
-    step = Step(
+    step = KernelLaunch(
         kernel=Kernel(PACK_SOURCE, "pack_blocks", (("ELEMENT", element.number), ("BLOCK", block))),
         grid=grid,
         block=threads,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -31,4 +31,4 @@ class PlanOptions:
     keep_values: bool = False
     samples: Callable[[], Array] | None = None
     quantised: Mapping[str, QuantisedOp] | None = None
-    given: Mapping[str, Element] = field(default_factory=dict)
+    given: Mapping[str, DType] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from vgg16gpu.compiler.planner.schedule import ROWS, Scheduler
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import PairScaling, Plan, WeightPlan
+from vgg16gpu.program.plans import CompiledModel, PairScaling, WeightPlan
 from vgg16gpu.program.values import Pointer
 
 
@@ -24,7 +24,7 @@ def make_plan(
     facts: DeviceFacts,
     input_shapes: Sequence[Shape] | Mapping[str, Shape],
     options: PlanOptions | None = None,
-) -> Plan:
+) -> CompiledModel:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
     A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options allow that and
@@ -43,7 +43,9 @@ def make_plan(
     return _plain_plan(selection, shapes, options)
 
 
-def _plan_of_several(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Plan:
+def _plan_of_several(
+    graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
+) -> CompiledModel:
     """One program for a graph of several inputs."""
     exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
     if options.precision == "fp32" and options.kernels in ("auto", "wgmma") and options.samples is not None:
@@ -83,13 +85,13 @@ def _with_stored_inputs(graph: Graph) -> Graph:
 
 def _one_pass_plan(
     graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
-) -> Plan:
+) -> CompiledModel:
     return _plain_plan(select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)
 
 
 def _plain_plan(
     selection: KernelSelection, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
-) -> Plan:
+) -> CompiledModel:
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     selection = selection.with_scalings(_unit_scalings(selection, arena))
@@ -102,7 +104,7 @@ def _plain_plan(
         given=options.given,
     )
     programs = tuple(scheduler.program(shape) for shape in shapes)
-    return Plan(_weight_plan(arena), programs, families=selection.families, keeps_values=options.keep_values)
+    return CompiledModel(_weight_plan(arena), programs, families=selection.families, keeps_values=options.keep_values)
 
 
 def _runs_alone(graph: Graph, shape: Shape) -> bool:
@@ -114,7 +116,7 @@ def _runs_alone(graph: Graph, shape: Shape) -> bool:
     return True
 
 
-def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
+def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
     """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
@@ -134,7 +136,7 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
         )
     scaling = PairScaling(observing, options.samples(), tuple(arena.finish))
     second_passes = {shape: exact_scheduler.program(shape) for shape in shapes}
-    return Plan(
+    return CompiledModel(
         _weight_plan(arena),
         programs,
         scaling,
@@ -147,7 +149,7 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
 
 def _split_plan_of_several(
     selection: KernelSelection, shapes: Mapping[str, Shape], options: PlanOptions, samples: Callable[[], Array]
-) -> Plan:
+) -> CompiledModel:
     """The same for several inputs: samples of the first one fix what scales depend on it alone.
 
     The second pass is one of the whole batch.
@@ -167,7 +169,9 @@ def _split_plan_of_several(
         observer = Scheduler(exact, {op.y: constants[op.y] for op in exact.graph.ops}, read, None, keep_values=False)
         single = 1, *shapes[selection.graph.input.name][1:]
         scaling = PairScaling(observer.program(single, selection.scalings), samples(), tuple(arena.finish))
-    return Plan(_weight_plan(arena), (program,), scaling, families=selection.families, second_passes=(second_pass,))
+    return CompiledModel(
+        _weight_plan(arena), (program,), scaling, families=selection.families, second_passes=(second_pass,)
+    )
 
 
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:

@@ -24,11 +24,11 @@ from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Control, InputEntry, InputSlot, Program
-from vgg16gpu.program.values import Arena, Element, Layout, OutputForm, Pointer, Value
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import InputEntry, InputSlot, LaunchPlan, StatusBlock
+from vgg16gpu.program.values import Arena, DType, Layout, OutputForm, Pointer, TensorDesc
 
-WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
+WATCHED: Final = (DType.F16, DType.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt
 
 _Buffer: TypeAlias = tuple[str, str]  # (what it is for, name): an ONNX name may be anything
@@ -52,11 +52,11 @@ class Scheduler:
     normalisation: tuple[Pointer, Pointer] | None
     keep_values: bool
     reserved: int = 0
-    given: Mapping[str, Element] = field(default_factory=dict)
+    given: Mapping[str, DType] = field(default_factory=dict)
 
     def program(
         self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, Scaling] | None = None
-    ) -> Program:
+    ) -> LaunchPlan:
         """The program for inputs of this shape. With `observed` it also notes the largest magnitudes of these values.
 
         Raises ModelError for values beyond the kernels' indices.
@@ -75,13 +75,13 @@ class Placement(NamedTuple):
     output_end: offsets behind the raw inputs and the outputs. nbytes: of the whole arena.
     """
 
-    control: Control
-    given: Mapping[str, Value]
+    control: StatusBlock
+    given: Mapping[str, TensorDesc]
     counters: Mapping[str, Pointer]
     bounds: Mapping[str, Pointer]
     buffers: Mapping[_Buffer, Pointer]
-    values: Mapping[str, Value]
-    outputs: tuple[Value, ...]
+    values: Mapping[str, TensorDesc]
+    outputs: tuple[TensorDesc, ...]
     raw_end: int
     output_end: int
     nbytes: int
@@ -119,8 +119,8 @@ class _Schedule:
         self.waiting = {*self._stored_twins}  # what the steps so far have not taken in
         self.placement = self._placement()
 
-    def program(self) -> Program:
-        steps: list[Step] = []
+    def program(self) -> LaunchPlan:
+        steps: list[KernelLaunch] = []
         for layer in self.layers:
             if layer is not self.layers[0] or not self.takes_input:  # else it is a step of the entries
                 steps += self._op_steps(layer)
@@ -131,7 +131,7 @@ class _Schedule:
         output_steps = tuple(give.give(stored, OutputForm(), y.pointer) for stored, y in pairs if stored is not y)
         further = (name for op in self.graph.ops for name in op.results[1:])  # behind those that ops are counted by
         names = (self.graph.input.name, *(op.y for op in self.graph.ops), *further)
-        return Program(
+        return LaunchPlan(
             batch=self.batch,
             input=self._input_slot(),
             control=self.placement.control,
@@ -167,19 +167,19 @@ class _Schedule:
         """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
         return len(self.input_shape) not in ROWS
 
-    def _elements(self) -> dict[str, Element]:
+    def _elements(self) -> dict[str, DType]:
         """The element of every stored value."""
-        found = {} if self.takes_input else {self.graph.input.name: Element.F32}
-        found |= dict.fromkeys(self._stored_twins, Element.F32)
+        found = {} if self.takes_input else {self.graph.input.name: DType.F32}
+        found |= dict.fromkeys(self._stored_twins, DType.F32)
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
             wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
             lowering = self.selection.lowerings[layer.op.y]
             found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else lowering.gives(layer, wanted)
-            found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else Element.F32))
+            found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else DType.F32))
         return found
 
-    def _converted(self, layer: Layer[Op]) -> dict[str, Element]:
+    def _converted(self, layer: Layer[Op]) -> dict[str, DType]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
         lowering = self.selection.lowerings[layer.op.y]
         takes = lowering.takes(layer)
@@ -187,16 +187,16 @@ class _Schedule:
         kept = () if lowering.reads_factors else self.rescaled.keys()
         return {name: takes[0] for name, element in stored.items() if element not in takes or name in kept}
 
-    def _is_high_half(self, name: str, element: Element) -> bool:
+    def _is_high_half(self, name: str, element: DType) -> bool:
         """Whether a value is wanted as the first half of what it is stored as: float16 before its rounding's rest."""
-        is_pair = self.elements[name] is Element.F16_PAIR and name not in self.rescaled and name not in self.scaled
-        return self.selection.precision == "fp16" and element is Element.F16 and is_pair
+        is_pair = self.elements[name] is DType.F16_PAIR and name not in self.rescaled and name not in self.scaled
+        return self.selection.precision == "fp16" and element is DType.F16 and is_pair
 
     def _layout(self, name: str) -> Layout:
         """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
         if len(self.shapes[name]) not in ROWS:
             return Layout.PLAIN
-        if name not in self.producers or self.elements[name] is not Element.F32:  # images, or what kernels know so
+        if name not in self.producers or self.elements[name] is not DType.F32:  # images, or what kernels know so
             return Layout.NHWC
         lowerings = [
             self.selection.lowerings[self.producers[name].y],
@@ -204,15 +204,15 @@ class _Schedule:
         ]
         return Layout.PLAIN if all(lowering.any_layout for lowering in lowerings) else Layout.NHWC
 
-    def _value(self, name: str, element: Element, pointer: Pointer) -> Value:
+    def _value(self, name: str, element: DType, pointer: Pointer) -> TensorDesc:
         scaling = self.selection.scalings.get(name)
-        return Value(
+        return TensorDesc(
             name,
             self.shapes[name],
             self._layout(name),
             pointer,
             element,
-            scaling.scale if scaling and element is Element.F16_PAIR else None,
+            scaling.scale if scaling and element is DType.F16_PAIR else None,
             self.selection.steps.get(name, 1.0),
         )
 
@@ -230,7 +230,7 @@ class _Schedule:
         start = buffers[_BLOCK].offset
         raw_end = start + raw_nbytes
         outputs = tuple(
-            Value(name, self.shapes[name], Layout.PLAIN, _at(start + offset))
+            TensorDesc(name, self.shapes[name], Layout.PLAIN, _at(start + offset))
             for name, offset in zip(self.graph.outputs, in_block[:-1], strict=True)
         )
         places = [_at(raw_end + 4 * before) for before in accumulate(self._words(counters), initial=0)]
@@ -247,17 +247,17 @@ class _Schedule:
             nbytes=nbytes,
         )
 
-    def _control(self, start: int, counters: Sequence[int]) -> Control:
+    def _control(self, start: int, counters: Sequence[int]) -> StatusBlock:
         """The control words from `start` on: counters of ops; what comes back, aligned for the kernel that copies."""
         lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
         back = _at(start + aligned(4 * sum(self._words(counters))))
-        return Control(_at(start), back, self.batch, self.watched, lowest)
+        return StatusBlock(_at(start), back, self.batch, self.watched, lowest)
 
     def _words(self, counters: Sequence[int]) -> list[int]:
         """How many words are zero at first: the counters of each op, then the bounds of values."""
         return [*counters, *(self.shapes[name][0] for name in self.bounded)]
 
-    def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
+    def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[TensorDesc]) -> Mapping[str, TensorDesc]:
         """What ops read and write, by name: an output that its op writes itself is the only form of its value."""
         stored = {
             name: self._with_factor(self._value(name, element, buffers["value", name]), buffers)
@@ -265,25 +265,25 @@ class _Schedule:
             if ("value", name) in buffers
         }
         plain = {value.name: value for value in outputs}
-        held = {name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()}
+        held = {name: TensorDesc(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()}
         others = self._given_inputs() | self._raw_inputs(buffers[_BLOCK].offset)
         return plain | others | stored | held
 
-    def _given_inputs(self) -> dict[str, Value]:
+    def _given_inputs(self) -> dict[str, TensorDesc]:
         """The inputs that kernels read where a caller has them, at places that differ."""
-        found: dict[str, Value] = {}
+        found: dict[str, TensorDesc] = {}
         start = 0
         for name, element in self.given.items():
-            found[name] = Value(name, self.shapes[name], Layout.PLAIN, Pointer(Arena.GIVEN, start), element)
+            found[name] = TensorDesc(name, self.shapes[name], Layout.PLAIN, Pointer(Arena.GIVEN, start), element)
             start += aligned(found[name].nbytes)
         return found
 
-    def _raw_inputs(self, start: int) -> dict[str, Value]:
+    def _raw_inputs(self, start: int) -> dict[str, TensorDesc]:
         """The inputs that kernels read where the host left them, one behind the other from offset `start` on."""
         found = {}
         others = [item for item in self.graph.others if item.name not in self.given]
         for item in (*others, *([self.graph.input] if self._stays_raw else [])):
-            found[item.name] = Value(item.name, self.shapes[item.name], Layout.PLAIN, _at(start))
+            found[item.name] = TensorDesc(item.name, self.shapes[item.name], Layout.PLAIN, _at(start))
             start += aligned(found[item.name].nbytes)
         return found
 
@@ -321,15 +321,15 @@ class _Schedule:
         if producer and name in self.graph.outputs and self._layout(name) is Layout.PLAIN:
             return True
         read = name in self.readers
-        if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
+        if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not DType.F32:
             return False
         aligned_rows = self.shapes[name][-1] % self.selection.lowerings[name].output_alignment == 0
         return name in self.graph.outputs and aligned_rows and not read
 
     # What is launched
 
-    def _op_steps(self, layer: Layer[Op]) -> list[Step]:
-        op, steps = layer.op, list[Step]()
+    def _op_steps(self, layer: Layer[Op]) -> list[KernelLaunch]:
+        op, steps = layer.op, list[KernelLaunch]()
         read = {name: self.placement.values[name] for name in op.operands}
         if self._takes_raw(layer):
             source, y = self._source(self.placement.given[op.x]), self.placement.values[op.y]
@@ -355,11 +355,11 @@ class _Schedule:
         steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
         return steps
 
-    def _source(self, given: Value) -> Source:
+    def _source(self, given: TensorDesc) -> Source:
         """Further images as they come."""
         return Source(given.pointer, "float32", limits=self.selection.input_limits)
 
-    def _take_in(self, name: str) -> Step:
+    def _take_in(self, name: str) -> KernelLaunch:
         """What stores further images as kernels read them; once."""
         self.waiting.remove(name)
         status, kind = self.placement.control.status, self.selection.facts.kind
@@ -409,7 +409,7 @@ class _Schedule:
         found: dict[_Buffer, Lifetime] = {("factors", y): Lifetime(rescale.factors_nbytes(batch), first, life.last)}
         return found if y in self.bounded else {**found, ("unread", y): Lifetime(4 * batch, step, step)}
 
-    def _with_factor(self, value: Value, buffers: Mapping[_Buffer, Pointer]) -> Value:
+    def _with_factor(self, value: TensorDesc, buffers: Mapping[_Buffer, Pointer]) -> TensorDesc:
         """A stored value, with the factors of its images where it has some."""
         if value.name in self.scaled:
             return replace(value, factor=buffers["factors", self.scaled[value.name].op.y])
@@ -427,7 +427,7 @@ class _Schedule:
         element = self.selection.lowerings[reader.op.y].takes(reader)[0]
         return rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
 
-    def _find_bounds(self, names: Iterable[str]) -> list[Step]:
+    def _find_bounds(self, names: Iterable[str]) -> list[KernelLaunch]:
         """What finds the largest magnitudes that are wanted of these values, where what computes them has not."""
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
 
@@ -444,10 +444,10 @@ class _Schedule:
         if op is None or name != op.results[-1]:
             return False
         return self.selection.lowerings[op.y].finds_bound or (
-            name in self.rescaled and self.elements[name] is not Element.F32
+            name in self.rescaled and self.elements[name] is not DType.F32
         )
 
-    def _rescale(self, layer: Layer[Op], x: Value, y: Value) -> Step:
+    def _rescale(self, layer: Layer[Op], x: TensorDesc, y: TensorDesc) -> KernelLaunch:
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
 
         return rescale.rescale(x, y, self._rescaling(layer, (x.name,)), self._maxima(x.name))
@@ -460,7 +460,7 @@ class _Schedule:
             else self.placement.control.error
         )
 
-    def _observe(self, name: str) -> list[Step]:
+    def _observe(self, name: str) -> list[KernelLaunch]:
         return [scales.observe(self.placement.values[name], self.observed[name])] if name in self.observed else []
 
     def _input_slot(self) -> InputSlot:
@@ -491,7 +491,7 @@ def _check_sizes(shapes: Mapping[str, Shape]) -> None:
     """The kernels count the elements of an image and the 16-byte vectors of a value in 32 bits."""
     for name, shape in shapes.items():
         rows = len(shape) in ROWS
-        stored = math.prod(Value(name, shape, Layout.NHWC, _at(0), Element.F16).stored_shape if rows else shape)
+        stored = math.prod(TensorDesc(name, shape, Layout.NHWC, _at(0), DType.F16).stored_shape if rows else shape)
         if stored // (max(shape[0], 1) if rows else 1) >= 1 << 31 or stored >= 1 << 33:
             raise ModelError(
                 f"value '{name}' of shape {shape} is too large: an image may have 2^31 values, a batch 2^33; "

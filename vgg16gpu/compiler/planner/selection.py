@@ -19,7 +19,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -204,7 +204,7 @@ class KernelSelection:
 
     def stored_pairs(self, layer: Layer[Op]) -> tuple[str, ...]:
         """The results that an op stores as pairs of float16."""
-        is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is Element.F16_PAIR
+        is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is DType.F16_PAIR
         return layer.op.results if is_pair else ()
 
     @property

@@ -35,7 +35,7 @@ from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.io.foreign.numbers import digits_value
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena
 
 _MAX_OS_THREADS = 1024
@@ -179,7 +179,7 @@ class CpuDevice:
         ctypes.memset(address, 0, nbytes)
         self.counters.launches += 1
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result runs all steps in order and raises KernelError if one fails.
 
         Raises KernelError: a kernel that is not built, arguments it does not take, a grid or block out of range.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from vgg16gpu.devices.cache import Found
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Argument, Dim3, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.launches import Argument, Dim3, KernelLaunch, Scalar, TmaDescriptor, Walk
 from vgg16gpu.program.values import Arena, Pointer
 
 MAX_BLOCK_THREADS = 1024
@@ -95,7 +95,7 @@ class LoadedKernel:
 class BoundLaunch:
     """A step with its addresses resolved: calling it runs the kernel to its end."""
 
-    def __init__(self, kernel: LoadedKernel, step: Step, bases: Mapping[Arena, int]) -> None:
+    def __init__(self, kernel: LoadedKernel, step: KernelLaunch, bases: Mapping[Arena, int]) -> None:
         _check_geometry(step)
         _check_arguments(step, kernel.signature)
         self._label = step.kernel.label
@@ -126,7 +126,7 @@ class BoundLaunch:
             raise KernelError(f"{self._label}: {reason}")
 
 
-def _check_geometry(step: Step) -> None:
+def _check_geometry(step: KernelLaunch) -> None:
     label = step.kernel.label
     for what, given, most in (("grid", step.grid, _MAX_GRID), ("block", step.block, _MAX_BLOCK)):
         if any(not 1 <= size <= limit for size, limit in zip(given, most, strict=True)):
@@ -138,7 +138,7 @@ def _check_geometry(step: Step) -> None:
         raise KernelError(f"{label}: {step.shared} bytes of shared memory asked for, at most {MAX_SHARED_NBYTES}")
 
 
-def _check_arguments(step: Step, signature: str) -> None:
+def _check_arguments(step: KernelLaunch, signature: str) -> None:
     if len(step.arguments) != len(signature):
         label = step.kernel.label
         raise KernelError(f"{label}: {len(step.arguments)} arguments given, the kernel takes {len(signature)}")
@@ -161,14 +161,14 @@ def _kind(argument: Argument) -> str:
 
 
 def _resolve(
-    argument: Argument, bases: Mapping[Arena, int], step: Step, i: int
+    argument: Argument, bases: Mapping[Arena, int], step: KernelLaunch, i: int
 ) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int32 | ctypes.Array[ctypes.c_int32]:
     """The argument's value in memory, as the kernel reads it."""
     if isinstance(argument, Pointer):
         if argument.arena not in bases:
             raise _wrong(step, i, f"points into the arena {argument.arena.value}, which is not there")
         return ctypes.c_void_p(bases[argument.arena] + argument.offset)
-    if isinstance(argument, TensorMap):
+    if isinstance(argument, TmaDescriptor):
         raise _wrong(step, i, "is a tensor map, which only a GPU can use")
     if isinstance(argument, Walk):
         return (ctypes.c_int32 * len(argument.words))(*argument.words)
@@ -180,5 +180,5 @@ def _resolve(
     return ctypes.c_int32(value)
 
 
-def _wrong(step: Step, i: int, problem: str) -> KernelError:
+def _wrong(step: KernelLaunch, i: int, problem: str) -> KernelError:
     return KernelError(f"{step.kernel.label}: argument {i} {problem}")

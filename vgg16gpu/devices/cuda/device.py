@@ -41,7 +41,7 @@ from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Stager
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 
 EARLY_STARTS = (9, 0)  # the first compute capability with programmatic dependent launches
@@ -111,7 +111,7 @@ class CudaDevice:
                 raise no_constant(kernel, name) from error
         return int(address)
 
-    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built.
 
         Two steps or more become one CUDA graph where `uses_graphs`. Raises KernelError, naming the step, for a kernel
@@ -299,7 +299,7 @@ class CudaDevice:
             raise KernelError(f"{kernel.label} of {kernel.source} is not built on this device; call build first")
         return self._held.kernels[kernel]
 
-    def _resolve(self, step: Step, bases: Mapping[Arena, int]) -> Launch:
+    def _resolve(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> Launch:
         built = self._built(step.kernel)
         function = self._held.modules[built.unit].get_function(step.kernel.name)
         if step.shared:

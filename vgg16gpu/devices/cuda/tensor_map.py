@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import TensorMap
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.launches import TmaDescriptor
+from vgg16gpu.program.values import DType
 
 _DATA_TYPES = {
-    Element.F32: "FLOAT32",
-    Element.F16: "FLOAT16",
-    Element.F16_PAIR: "FLOAT16",  # the planes follow each other along the outermost dimension
-    Element.BF16: "BFLOAT16",
-    Element.U8: "UINT8",
-    Element.S8: "UINT8",  # moved, not read: the sign does not matter
+    DType.F32: "FLOAT32",
+    DType.F16: "FLOAT16",
+    DType.F16_PAIR: "FLOAT16",  # the planes follow each other along the outermost dimension
+    DType.BF16: "BFLOAT16",
+    DType.U8: "UINT8",
+    DType.S8: "UINT8",  # moved, not read: the sign does not matter
 }
 _SWIZZLES = {128: "128B", 64: "64B", 32: "32B"}
 
 
-def encode(bindings: Any, name: str, tensor: TensorMap, address: int) -> bytes:
+def encode(bindings: Any, name: str, tensor: TmaDescriptor, address: int) -> bytes:
     """The 128 bytes that a kernel takes by value. Raises KernelError, naming the step, for a map that cannot be."""
     data_types = bindings.CUtensorMapDataType
     swizzle = _SWIZZLES.get(tensor.swizzle_nbytes, "NONE")

@@ -18,7 +18,7 @@ from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.pass_order import pass_order
 from vgg16gpu.pictures.slots import MAX_SIDE, ROWS, Slot
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
 
 POOLS: Final = 3  # one is uploaded, one computed, and the host prepares one
@@ -120,7 +120,7 @@ class Fitter:
         pool.tables[self._colours : self._colours + words.nbytes] = words.view(np.uint8)
         return np.where(is_planes, self._rgb + targets, addresses) - start
 
-    def _pool(self, tables: int, nbytes: int, steps: tuple[Step, ...], undo: ExitStack) -> _Pool:
+    def _pool(self, tables: int, nbytes: int, steps: tuple[KernelLaunch, ...], undo: ExitStack) -> _Pool:
         device, block = self._device, self._allocated(nbytes, undo)
         host = device.pinned(tables)
         undo.callback(device.unpin, host)

@@ -14,7 +14,7 @@ from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
 from vgg16gpu.program.device_properties import HasFacts
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.answers.feed import Computed
 from vgg16gpu.runtime.outputs import Results, problems
 
@@ -23,7 +23,7 @@ class Answering(Protocol):
     """An engine of this process or of another one, as far as its answers depend on it."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LaunchPlan:
         """What a run of the largest batch size gives."""
 
     @property

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.base import Foreign, Memory
 from vgg16gpu.devices.cuda import dlpack
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
 from vgg16gpu.runtime.on_device.views import DeviceView
 
 
@@ -44,7 +44,7 @@ class DeviceArray:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type of `numpy()`, and of the array itself but for bfloat16."""
-        return np.dtype(np.float16 if self._form.element is Element.F16 else np.float32)
+        return np.dtype(np.float16 if self._form.element is DType.F16 else np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +54,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3; no stream has to be waited for."""
-        if self._form.element is Element.BF16:
+        if self._form.element is DType.BF16:
             raise AttributeError("the CUDA array interface has no bfloat16; take the array by DLPack")
         return {**self._described(), "version": 3, "stream": None}
 
@@ -73,13 +73,13 @@ class DeviceArray:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"this array stays on cuda:{self.device} and makes no copies; copy what you make of it")
         array = np.asarray(_Holder(self._described(), self._memory))
-        return dlpack.wrap(array, self.__dlpack_device__(), is_bfloat=self._form.element is Element.BF16)
+        return dlpack.wrap(array, self.__dlpack_device__(), is_bfloat=self._form.element is DType.BF16)
 
     def numpy(self) -> npt.NDArray[Any]:
         """A copy on the host, row-major; of bfloat16 as float32, which is exact."""
         raw = np.empty(self._form.extent(self.shape), self._raw_type)
         self._memory.read(raw)
-        if self._form.element is Element.BF16:
+        if self._form.element is DType.BF16:
             raw = (raw.astype(np.uint32) << 16).view(np.float32)
         steps = tuple(raw.itemsize * stride for stride in self.strides)
         return (
@@ -107,7 +107,7 @@ class DeviceArray:
 
     @property
     def _raw_type(self) -> np.dtype[Any]:
-        return np.dtype(np.uint16) if self._form.element is Element.BF16 else self.dtype
+        return np.dtype(np.uint16) if self._form.element is DType.BF16 else self.dtype
 
     def __array__(self, *_: object, **__: object) -> npt.NDArray[Any]:
         raise TypeError("this array lies on the GPU; its numpy() makes a copy on the host")

@@ -12,8 +12,8 @@ from vgg16gpu.compiler.lowering.layout.settle import Written, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.launches import KeptLaunches
@@ -91,7 +91,7 @@ class DirectRuns:
             self._blocks[key] = ResultBlock(replace(program, outputs=()), words)
         return self._blocks[key].read(call.images.shape[0])
 
-    def _reporting(self, call: _Call) -> list[Step]:
+    def _reporting(self, call: _Call) -> list[KernelLaunch]:
         if not call.is_exact:  # the next run of the kind may be captured, and then nothing can be loaded
             self._executor.device.build({step.kernel for step in self._again(call)})
         return [*self._steps(call), report(self._executor, self._program(call))]
@@ -113,22 +113,22 @@ class DirectRuns:
         call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
         self._launches.launch((call, verdict), lambda: self._unwaited(call, verdict), singly=singly)
 
-    def _unwaited(self, call: _Call, verdict: Verdict) -> list[Step]:
+    def _unwaited(self, call: _Call, verdict: Verdict) -> list[KernelLaunch]:
         guard = self._plan.guard if self._plan.second_passes else None
         verdicts = settled(self._program(call), call.targets, call.images.shape[0], verdict, guard)
         return [*self._steps(call), *verdicts, *self._again(call)]
 
-    def _again(self, call: _Call) -> list[Step]:
+    def _again(self, call: _Call) -> list[KernelLaunch]:
         """The second pass of all images that turn out to need it; nothing where the plan has none."""
         if not self._plan.second_passes:
             return []
         steps = self._steps(replace(call, is_exact=True), in_place=False)  # else into the rows of the others, too
         return [guarded(step, self._plan.guard, call.batch) for step in steps]
 
-    def _program(self, call: _Call) -> Program:
+    def _program(self, call: _Call) -> LaunchPlan:
         return (self._exact if call.is_exact else self._programs)[call.batch]
 
-    def _steps(self, call: _Call, *, in_place: bool = True) -> list[Step]:
+    def _steps(self, call: _Call, *, in_place: bool = True) -> list[KernelLaunch]:
         """Images in, the program, and its outputs where they are wanted, without a copy where ops can write there."""
         program, images = self._program(call), call.images
         entry = program.input.entries[images.input_type.name]
@@ -141,8 +141,8 @@ class DirectRuns:
 
 
 def settled(
-    program: Program, targets: Sequence[DeviceView], images: int, verdict: Verdict, guard: Pointer | None = None
-) -> list[Step]:
+    program: LaunchPlan, targets: Sequence[DeviceView], images: int, verdict: Verdict, guard: Pointer | None = None
+) -> list[KernelLaunch]:
     """Launches that note what is wrong with so many images, and fill the rows of these in the outputs with NaN.
 
     guard: where to name those that need the second pass, instead of that.
@@ -155,12 +155,12 @@ def settled(
     return settle(control, found, written, images, verdict.first, allows_nonfinite=allowed, guard=guard)
 
 
-def report(executor: Executor, program: Program) -> Step:
+def report(executor: Executor, program: LaunchPlan) -> KernelLaunch:
     """The control words to the host, which knows pinned memory by the address that the device has for it, too."""
     words = reported_words(executor, program)
     return transfer_step(absolute(words.ctypes.data), program.control.error, words.nbytes, BUS_GROUPS)
 
 
-def reported_words(executor: Executor, program: Program) -> Bytes:
+def reported_words(executor: Executor, program: LaunchPlan) -> Bytes:
     """Where they are then."""
     return executor.returned[: 4 * program.control.returned_words]

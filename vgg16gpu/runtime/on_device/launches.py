@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
-from vgg16gpu.program.launches import Step
+from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.runtime.executor import Executor
 
 KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same places again and again
@@ -37,7 +37,7 @@ class KeptLaunches:
         self._executor = executor
         self._kept: OrderedDict[Hashable, tuple[Launch, ...]] = OrderedDict()
 
-    def launch(self, key: Hashable, steps: Callable[[], Sequence[Step]], *, singly: bool = False) -> None:
+    def launch(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> None:
         """Enqueue the steps of a key, which are asked for where they are not bound yet.
 
         singly: one by one whatever was before, for a stream that captures.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vgg16gpu.compiler.lowering.layout.give import give
-from vgg16gpu.program.launches import Argument, Step, TensorMap
-from vgg16gpu.program.plans import Program
-from vgg16gpu.program.values import Arena, OutputForm, Pointer, Value
+from vgg16gpu.program.launches import Argument, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.values import Arena, OutputForm, Pointer, TensorDesc
 from vgg16gpu.runtime.on_device.views import DeviceView
 
 _VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and the copy engine wants such addresses
@@ -19,7 +19,7 @@ _VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and t
 class Move:
     """A value that lies somewhere else for one call."""
 
-    value: Value
+    value: TensorDesc
     address: int
 
     def place(self, pointer: Pointer) -> Pointer | None:
@@ -48,7 +48,7 @@ def can_be_read(array: DeviceView) -> bool:
     return array.address % _VECTOR_NBYTES == 0 and all(dim <= 1 or stride == wanted for dim, stride, wanted in pairs)
 
 
-def output_moves(program: Program, targets: Sequence[DeviceView]) -> Iterator[Move]:
+def output_moves(program: LaunchPlan, targets: Sequence[DeviceView]) -> Iterator[Move]:
     """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
     taken = {program.input.name, *(other.name for other in program.others)}
     for stored, y, target in zip(program.stored_outputs, program.outputs, targets, strict=True):
@@ -58,8 +58,8 @@ def output_moves(program: Program, targets: Sequence[DeviceView]) -> Iterator[Mo
 
 
 def gives(
-    program: Program, targets: Sequence[DeviceView], moves: Sequence[Move], images: Sequence[int | None]
-) -> list[Step]:
+    program: LaunchPlan, targets: Sequence[DeviceView], moves: Sequence[Move], images: Sequence[int | None]
+) -> list[KernelLaunch]:
     """Launches that bring the other outputs to their targets: so many images of each, or (None) all of it."""
     steps = []
     there = {move.value.name for move in moves}
@@ -70,21 +70,21 @@ def gives(
     return steps
 
 
-def _holds(target: DeviceView, stored: Value) -> bool:
+def _holds(target: DeviceView, stored: TensorDesc) -> bool:
     """Whether an op can write its value there, with all that it writes between the elements."""
     form = form_of(target)
     may_pad = target.takes_padding or not form.has_padding(stored.shape)
     return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
 
 
-def moved(step: Step, moves: Sequence[Move]) -> Step:
+def moved(step: KernelLaunch, moves: Sequence[Move]) -> KernelLaunch:
     """A launch with the values that lie somewhere else where they lie."""
     return replace(step, arguments=tuple(_placed(argument, moves) for argument in step.arguments)) if moves else step
 
 
 def _placed(argument: Argument, moves: Sequence[Move]) -> Argument:
-    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
+    pointer = argument.pointer if isinstance(argument, TmaDescriptor) else argument
     if not isinstance(pointer, Pointer):
         return argument
     found = next((place for move in moves if (place := move.place(pointer))), pointer)
-    return replace(argument, pointer=found) if isinstance(argument, TensorMap) else found
+    return replace(argument, pointer=found) if isinstance(argument, TmaDescriptor) else found

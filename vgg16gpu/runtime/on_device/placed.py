@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.take import take
-from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict, report, reported_words, settled
@@ -41,10 +41,10 @@ class PlacedRuns:
         """All outputs for these inputs, and waits for that: what `repeat` takes.
 
         targets: the first rows of each output, which its op writes there itself where it can. Inputs of fewer rows than
-        planned get rows of zeros behind them; those of `Program.given` are read where they lie, and are as planned. NaN
-        and Inf are let through. verdict, singly: for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises
-        KernelError for a kernel that gave up; where the plan has no second pass OutOfRangeError for values of so many
-        images as are given that left the range of float16.
+        planned get rows of zeros behind them; those of `LaunchPlan.given` are read where they lie, and are as planned.
+        NaN and Inf are let through. verdict, singly: for a run that nobody waits for, as for `DirectRuns.enqueue`.
+        Raises KernelError for a kernel that gave up; where the plan has no second pass OutOfRangeError for values of so
+        many images as are given that left the range of float16.
         """
         self.is_captured |= singly
         places = {name: view.place for name, view in inputs.items()}
@@ -61,7 +61,7 @@ class PlacedRuns:
         """Enqueue what a run that nobody waits for has enqueued; False where it is not kept."""
         return self._launches.repeat(key)
 
-    def _waited(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+    def _waited(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[KernelLaunch]:
         # The next run of the kind may be captured, and then nothing can be loaded.
         self._executor.device.build({step.kernel for step in self._again(inputs, targets)})
         return [*self._steps(self._program, inputs, targets), report(self._executor, self._program)]
@@ -82,19 +82,21 @@ class PlacedRuns:
 
     def _unwaited(
         self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView], verdict: Verdict
-    ) -> list[Step]:
+    ) -> list[KernelLaunch]:
         guard = self._executor.plan.guard if self._exact else None
         steps = self._steps(self._program, inputs, targets)
         verdicts = settled(self._program, targets, targets[0].shape[0], verdict, guard)
         return [*steps, *verdicts, *self._again(inputs, targets)]
 
-    def _again(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+    def _again(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[KernelLaunch]:
         """The second pass of all, if any turns out to need it; nothing where the plan has none."""
         if self._exact is None:
             return []
         return [guarded(step, self._executor.plan.guard) for step in self._steps(self._exact, inputs, targets)]
 
-    def _steps(self, program: Program, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+    def _steps(
+        self, program: LaunchPlan, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]
+    ) -> list[KernelLaunch]:
         entry = program.input.entries["float32"]
         given = {value.name: value for value in program.given}
         places = {value.name: (value.pointer, value.pointer.offset + value.nbytes) for value in program.others}

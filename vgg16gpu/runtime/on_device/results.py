@@ -11,8 +11,8 @@ from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import Program
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm, Value
+from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm, TensorDesc
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
 from vgg16gpu.runtime.on_device.direct import Verdict
@@ -58,7 +58,7 @@ class Asked:
         self,
         foreign: Foreign,
         shapes: Sequence[Shape],
-        program: Program | None,
+        program: LaunchPlan | None,
         pending: Pending,
         forms: Sequence[OutputForm] | None = None,
     ) -> tuple[tuple[DeviceView, ...], tuple[Any, ...]]:
@@ -86,7 +86,7 @@ class Asked:
             foreign.lead(stream_handle(self.stream))
 
 
-def output_forms(asked: str | None, program: Program) -> list[OutputForm]:
+def output_forms(asked: str | None, program: LaunchPlan) -> list[OutputForm]:
     """The form of each output. asked: one of FORMS; None for float32, row-major. Raises InputError."""
     if asked is None:
         return [OutputForm() for _ in program.outputs]
@@ -98,7 +98,7 @@ def output_forms(asked: str | None, program: Program) -> list[OutputForm]:
     return [_form(value, _ELEMENTS[name], is_last=name != asked) for value in program.outputs]
 
 
-def _form(value: Value, element: Element, *, is_last: bool) -> OutputForm:
+def _form(value: TensorDesc, element: DType, *, is_last: bool) -> OutputForm:
     return OutputForm(element, value.shape[1] if is_last and len(value.shape) == 4 else None)
 
 

@@ -19,16 +19,16 @@ from vgg16gpu.devices.base import Foreign
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import Element, OutputForm
+from vgg16gpu.program.values import DType, OutputForm
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 
 LEGACY_STREAM: Final = 1  # the default stream, as both interfaces number it, and the driver
 ELEMENTS: Final = {
-    "float32": Element.F32,
-    "float16": Element.F16,
-    "bfloat16": Element.BF16,
-    "uint8": Element.U8,
+    "float32": DType.F32,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "uint8": DType.U8,
 }  # what kernels read
 _NO_SYNCHRONISATION: Final = -1
 _PROBLEMS = (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError)  # of those who make arrays
@@ -61,7 +61,7 @@ class DeviceView:
         return np.dtype("float32" if self.element_type in ("float16", "bfloat16") else self.element_type)
 
     @property
-    def element(self) -> Element:
+    def element(self) -> DType:
         """What the kernels read."""
         return ELEMENTS[self.element_type]
 
@@ -91,7 +91,7 @@ class DeviceView:
 @lru_cache(maxsize=1024)
 def _form(element_type: str, shape: Shape, strides: tuple[int, ...]) -> OutputForm | None:
     element = ELEMENTS.get(element_type)
-    if element is None or element is Element.U8:
+    if element is None or element is DType.U8:
         return None
     for form in (OutputForm(element), OutputForm(element, _pitch(shape, strides))):
         triples = zip(shape, strides, form.strides(shape), strict=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 
 LAUNCH: Final = 10e6  # bytes: 2.5 us at 4 TB/s
 RUN: Final = 80e6  # bytes: 20 us of copies, one wait and Python
@@ -20,7 +20,7 @@ FLOP: Final[Mapping[str, float]] = {"fp32": 60, "fp16": 180, "bf16": 180, "int8"
 FFMA_FLOP: Final = 13
 
 
-def costs(plan: Plan, precision: str) -> dict[int, float]:
+def costs(plan: CompiledModel, precision: str) -> dict[int, float]:
     """The estimated time of a run at each batch size, in bytes."""
     is_plain = {*plan.families.values()} <= {"ffma"}
     flop = FFMA_FLOP if is_plain else FLOP[precision]
@@ -46,5 +46,5 @@ def cover(count: int, costs: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(sorted((best,) * whole + covers[rest][1], reverse=True))
 
 
-def _cost(program: Program, flop: float) -> float:
+def _cost(program: LaunchPlan, flop: float) -> float:
     return RUN + sum(LAUNCH + max(step.nbytes, step.flop / flop) for step in program.all_steps())

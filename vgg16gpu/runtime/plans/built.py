@@ -18,7 +18,7 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 from vgg16gpu.runtime.assumed import AssumedPixels
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
@@ -132,12 +132,12 @@ class BuiltEngine(Closing):
         return tuple(_float32(y.name, whole.get(i, rows)) for i, (y, rows) in enumerate(named))
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CompiledModel:
         """What is computed where; of the size that ran last, at first of the model's own or the usual one."""
         return self._last.plan
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LaunchPlan:
         """What a run of the largest batch size does; prints as a table. Of the same size as `plan`."""
         return self._last.program
 
@@ -196,7 +196,7 @@ class BuiltEngine(Closing):
             raise InputError("the engine is closed; build a new one")
         return self._sized
 
-    def _loaded(self, planner: SizePlanner, plan: Plan) -> SizedPlan:
+    def _loaded(self, planner: SizePlanner, plan: CompiledModel) -> SizedPlan:
         if self._kept:
             from vgg16gpu.runtime.plans.engine_plans import load_sized  # noqa: PLC0415 - as `kept_plans`
 

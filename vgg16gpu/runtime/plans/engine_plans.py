@@ -8,14 +8,14 @@ from typing import TypeAlias, cast
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.weight_store import WeightStore
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
 
 EnginePlans: TypeAlias = KeptPlans[Hashable, Resident]
 
 
-def load_sized(kept: EnginePlans, planner: SizePlanner, plan: Plan) -> SizedPlan:
+def load_sized(kept: EnginePlans, planner: SizePlanner, plan: CompiledModel) -> SizedPlan:
     """Bring the plan of a size to the device, and keep it. Raises DeviceError and KernelError.
 
     It stays until the next one of a size comes: who runs the engine holds it, whatever gradients need.
@@ -42,7 +42,7 @@ def use_of(kept: EnginePlans) -> SizeUse:
     return SizeUse(tuple(sides for sides in planned if sides), kept.made, kept.dropped, kept.nbytes, gradients)
 
 
-def added_weights_nbytes(plan: Plan, beside: Plan) -> int:
+def added_weights_nbytes(plan: CompiledModel, beside: CompiledModel) -> int:
     """Bytes of weights that a plan takes beside another on a device, which has those already that both want alike.
 
     Scales of float16 pairs are taken to be the same: both are fixed on the same samples.

@@ -15,7 +15,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.host_arrays import as_array
 from vgg16gpu.runtime.on_device.direct import Verdict
@@ -43,7 +43,7 @@ def gradient_plan(
     precision: str,
     kernels: str,
     samples: Callable[[Shape], Array] | None,
-) -> Plan:
+) -> CompiledModel:
     """That of the gradient of a batch of this shape, which nobody keeps; as `Gradients` plans it. Raises ModelError."""
     return plan_of(_wanted(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
 

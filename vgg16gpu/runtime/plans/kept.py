@@ -9,7 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.weight_store import Lease, WeightStore
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.executor import Executor
 
 SHARE: Final = 0.5  # of the memory that is free at first; the rest is for the plan that runs and for other programs
@@ -101,7 +101,7 @@ class KeptPlans(Generic[Key, Kept]):
         self._kept[key] = made
         return made
 
-    def load(self, plan: Plan, what: str, *, is_within: bool = False) -> Executor:
+    def load(self, plan: CompiledModel, what: str, *, is_within: bool = False) -> Executor:
         """Bring a plan to the device, in place of others where there is no room beside them.
 
         what: what the plan is for, as the refusal says it. is_within: whether this one keeps to a bound that was asked
@@ -118,7 +118,7 @@ class KeptPlans(Generic[Key, Kept]):
         self.made += 1
         return executor
 
-    def _leased(self, plan: Plan, what: str, most: int | None) -> Lease:
+    def _leased(self, plan: CompiledModel, what: str, most: int | None) -> Lease:
         """The weights of a plan for which there is room."""
         lease = self._weights.lease(plan.weights)  # first, so that none of these goes with a plan that is dropped
         try:
@@ -128,7 +128,7 @@ class KeptPlans(Generic[Key, Kept]):
             raise
         return lease
 
-    def _loaded(self, plan: Plan, lease: Lease) -> Executor:
+    def _loaded(self, plan: CompiledModel, lease: Lease) -> Executor:
         try:
             return Executor.load(plan, self._device, lease)
         except BaseException:

@@ -16,7 +16,7 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import Pending
@@ -376,7 +376,7 @@ class LossEngine(Closing):
         self._inputs.check(x.element_type, x.shape)
         return x, foreign
 
-    def _stored(self, shape: Shape) -> tuple[Element, ...]:
+    def _stored(self, shape: Shape) -> tuple[DType, ...]:
         """What targets of images of this shape are made of; of the batches that are computed."""
         self._inputs.target_shapes(shape)
         return self._losses.stored((self._inputs.rows(shape[0]), *shape[1:]))

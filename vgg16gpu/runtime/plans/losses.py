@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_gr
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.launches import Key
 from vgg16gpu.runtime.on_device.moves import can_be_read
@@ -35,7 +35,7 @@ class _Key(NamedTuple):
     shape: Shape
     terms: tuple[int, ...] = ()
     gradients: int = 0
-    given: tuple[Element, ...] | None = None
+    given: tuple[DType, ...] | None = None
     share: int = 1
 
 
@@ -67,9 +67,9 @@ class Losses:
         )
         self._is_whole = graph.input.shape[0] is not None  # a batch has the size that the file says
         self._readable = tuple(
-            (Element.F32,) if term.kind == "gram" else target_elements(precision) for term in self._terms
+            (DType.F32,) if term.kind == "gram" else target_elements(precision) for term in self._terms
         )
-        self._stored: dict[Shape, tuple[Element, ...]] = {}  # what the targets of a term are best made of
+        self._stored: dict[Shape, tuple[DType, ...]] = {}  # what the targets of a term are best made of
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
@@ -127,13 +127,13 @@ class Losses:
         key = _Key("pair", x.shape, gradients=len(outs) - 1, share=share)
         return self._on_device(key, (x, y), outs, verdict, singly)
 
-    def stored(self, shape: Shape) -> tuple[Element, ...]:
+    def stored(self, shape: Shape) -> tuple[DType, ...]:
         """What targets of images of this shape are best made of: a map of what the loss stores its features as.
 
         Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
         """
         if self._precision == "fp32":
-            return (Element.F32,) * len(self._terms)
+            return (DType.F32,) * len(self._terms)
         if shape not in self._stored:
             if len(self._stored) >= _KEPT:
                 self._stored.clear()
@@ -141,7 +141,7 @@ class Losses:
             elements = {value.name: value.element for value in plan.programs[0].values}
             features = [self._graph.outputs[term.output] for term in self._terms]
             self._stored[shape] = tuple(
-                elements[name] if elements.get(name) in readable else Element.F32
+                elements[name] if elements.get(name) in readable else DType.F32
                 for name, readable in zip(features, self._readable, strict=True)
             )
         return self._stored[shape]
@@ -195,7 +195,7 @@ class Losses:
         given = dict(zip(prepared.wanted.shapes, inputs, strict=True))
         return ((key, prepared.placed.run(given, outs, verdict, singly=singly)),)
 
-    def _readable_elements(self, targets: Sequence[DeviceView]) -> tuple[Element, ...] | None:
+    def _readable_elements(self, targets: Sequence[DeviceView]) -> tuple[DType, ...] | None:
         """Return what targets are made of, if the kernels can read all of them where they lie; else None."""
         can_be = all(
             target.element in readable and can_be_read(target)

@@ -16,7 +16,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.forms import InputForm
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _takes_any(model: Model, planner: SizePlanner, size: Size) -> bool:
     raise ModelError(f"{model.name}: does not take images of any size: {why}")
 
 
-def form_of(graph: Graph, program: Program, *, is_any: bool) -> InputForm:
+def form_of(graph: Graph, program: LaunchPlan, *, is_any: bool) -> InputForm:
     """What inputs must be. program: that of the size that an engine is built for."""
     shape = program.input.shape
     if is_any:

@@ -12,15 +12,15 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Plan
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.plans.kept import KeptPlans, NoRoomError, Resident
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST: Final = 1024  # batches that were cut
-_NONE: Mapping[str, Element] = MappingProxyType({})
+_NONE: Mapping[str, DType] = MappingProxyType({})
 
 
 class Wanted(NamedTuple):
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
     shapes: Mapping[str, Shape]
     what: str
     cotangents: tuple[str, ...] = ()
-    given: Mapping[str, Element] = _NONE
+    given: Mapping[str, DType] = _NONE
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -68,7 +68,9 @@ class Prepared(NamedTuple):
         self.executor.close()
 
 
-def plan_of(wanted: Wanted, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None) -> Plan:
+def plan_of(
+    wanted: Wanted, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None
+) -> CompiledModel:
     """Its plan. samples: as for `PreparedPrograms`. Raises ModelError."""
     options = replace(options, given=wanted.given)
     if samples is not None:
@@ -136,7 +138,7 @@ class PreparedPrograms(Generic[Key]):
             self._rows[whole] = rows
         return rows
 
-    def planned(self, key: Key) -> tuple[Wanted, Plan]:
+    def planned(self, key: Key) -> tuple[Wanted, CompiledModel]:
         """What the program of a key is, and its plan, which nobody keeps. Raises ModelError."""
         wanted = self._wanted(key)
         return wanted, plan_of(wanted, self._device.facts, self._options, self._samples)

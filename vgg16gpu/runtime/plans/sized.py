@@ -12,7 +12,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, GraphInput, Shape
 from vgg16gpu.errors import Error
-from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm
@@ -48,7 +48,7 @@ class SizedPlan:
     runs of it, which may be replayed at any time.
     """
 
-    def __init__(self, given: GraphInput, plan: Plan, precision: str, executor: Executor) -> None:
+    def __init__(self, given: GraphInput, plan: CompiledModel, precision: str, executor: Executor) -> None:
         self.plan = plan
         self.executor = executor
         self.form = InputForm.of(given, self.program)
@@ -68,7 +68,7 @@ class SizedPlan:
         return on_device.DirectRuns(self.executor)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> LaunchPlan:
         """What a run of the largest batch size does."""
         return self.plan.programs[-1]
 

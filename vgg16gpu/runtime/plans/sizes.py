@@ -10,7 +10,7 @@ from vgg16gpu.compiler.graph.input_size import fits
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, load_sized
 from vgg16gpu.runtime.plans.sized import SizedPlan
@@ -47,7 +47,7 @@ class AnySize:
         _log.info("size %dx%d planned in %.3g s", height, width, time.perf_counter() - started)
         return sized
 
-    def load(self, plan: Plan) -> SizedPlan:
+    def load(self, plan: CompiledModel) -> SizedPlan:
         """Bring a plan to the device, and keep it: the one that stays. Raises DeviceError and KernelError."""
         return load_sized(self._kept, self._planner, plan)
 

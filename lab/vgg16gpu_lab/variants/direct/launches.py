@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import Pointer
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches
@@ -58,7 +58,7 @@ def _launch(
     macros: Mapping[str, int],
 ) -> Launches:
     p = problem
-    step = Step(
+    step = KernelLaunch(
         kernel=Kernel(f"lab/{name}.cu", f"{name}_f32", tuple(macros.items())),
         grid=grid,
         block=block,

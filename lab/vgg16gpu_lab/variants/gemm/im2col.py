@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places
 
@@ -37,22 +37,22 @@ def refuses(problem: Problem, parameters: Parameters) -> str:  # noqa: ARG001 - 
     return "" if parameters["block"] >= 1 else f"block={parameters['block']}: a block has at least 1 thread"
 
 
-def rows_of_taps(problem: Problem, places: Places) -> Step:
+def rows_of_taps(problem: Problem, places: Places) -> KernelLaunch:
     """Write the matrices as (N, taps, pixels)."""
     columns, rows = ceil_div(problem.out_width, COPY_BLOCK.x), ceil_div(problem.out_height, COPY_BLOCK.y)
     return _copy(problem, places, "im2col_taps", Dim3(columns, rows, problem.batch), COPY_BLOCK)
 
 
-def rows_of_pixels(problem: Problem, places: Places) -> Step:
+def rows_of_pixels(problem: Problem, places: Places) -> KernelLaunch:
     """Write the matrices as (N, pixels, taps), in 2-D blocks whose threadIdx.x walks rows of the output."""
     rows, columns = ceil_div(problem.out_height, COPY_BLOCK.x), ceil_div(problem.out_width, COPY_BLOCK.y)
     return _copy(problem, places, "im2col_rows", Dim3(rows, columns, problem.batch), COPY_BLOCK)
 
 
-def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block: Dim3) -> Step:
+def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block: Dim3) -> KernelLaunch:
     """Multiply the weights with the matrices of all images."""
     sizes = (problem.outputs, problem.taps, pixels(problem))
-    return Step(
+    return KernelLaunch(
         kernel=kernel,
         grid=grid,
         block=block,
@@ -71,10 +71,10 @@ def squares(problem: Problem, places: Places, kernel: Kernel, block: int, tile: 
     return Launches(compute=(step,), convert=(rows_of_taps(problem, places),))
 
 
-def _copy(problem: Problem, places: Places, name: str, grid: Dim3, block: Dim3) -> Step:
+def _copy(problem: Problem, places: Places, name: str, grid: Dim3, block: Dim3) -> KernelLaunch:
     sizes = (problem.channels, problem.height, problem.width, problem.out_height, problem.out_width)
     window = (problem.kernel, problem.stride, problem.padding)
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, name),
         grid=grid,
         block=block,

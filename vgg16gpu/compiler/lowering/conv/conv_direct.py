@@ -10,8 +10,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE: Final = "conv_direct.cu"
 THREAD_ROWS: Final = 32
@@ -28,12 +28,14 @@ VARIANTS = tuple(
 )  # tools/ptxas.py
 
 
-def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. Raises ModelError for maps beyond conv_igemm's indices: a model runs on all devices or none."""
     del places
     op = layer.op
     shape, window = matrix(op, x.shape), op.window
-    step = Step(
+    step = KernelLaunch(
         kernel=activated(kernel(op.pool), op),
         grid=Dim3(ceil_div(shape.rows, THREAD_ROWS), ceil_div(shape.columns, WIDE)),
         block=Dim3(1),

@@ -11,8 +11,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, TensorDesc
 
 SOURCE: Final = "conv_few.cu"
 THREADS: Final = 128
@@ -24,7 +24,7 @@ BLOCKS_AT_ONCE: Final = 4  # large tiles pay where each multiprocessor gets so m
 MIN_BLOCKS: Final = (5, 5, 5, 4)  # on a multiprocessor, by the outputs: caps the registers
 
 
-def kernel(element: Element, outputs: int, chunks: int, tile: tuple[int, int]) -> Kernel:
+def kernel(element: DType, outputs: int, chunks: int, tile: tuple[int, int]) -> Kernel:
     """The kernel compiled for so many outputs and 64s of channels."""
     rows, columns = tile
     macros = {"ELEMENT": element.number, "OUTPUTS": outputs, "CHUNKS": chunks, "TILE_H": rows, "TILE_W": columns}
@@ -37,7 +37,7 @@ VARIANTS = tuple(
     for outputs, chunks in ((1, 1), (3, 1), (4, 8))
     for tile in (LARGE, SMALL)
 )
-VARIANTS += ((*kernel(Element.F16, 3, 1, LARGE).defines, CLIPS),)  # tools/ptxas.py
+VARIANTS += ((*kernel(DType.F16, 3, 1, LARGE).defines, CLIPS),)  # tools/ptxas.py
 
 
 def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
@@ -49,7 +49,9 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
     return PlainWeights(packed, arena.add_vector(op.bias, outputs, MOST_OUTPUTS))
 
 
-def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
     op = layer.op
@@ -58,7 +60,7 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     rows, columns = tile = choose_tile(batch, height, width, layer.facts.multiprocessors)
     across = ceil_div(width, columns)
     return (
-        Step(
+        KernelLaunch(
             kernel=activated(kernel(x.element, outputs, x.pitch // CHUNK, tile), op),
             grid=Dim3(across * ceil_div(height, rows), batch),
             block=Dim3(THREADS),

@@ -31,8 +31,8 @@ from vgg16gpu.compiler.lowering.wgmma import (
     y_element,
 )
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -68,7 +68,7 @@ class FirstProblem:
     height: int
     width: int
     out_channels: int  # stored
-    element: Element  # of the products
+    element: DType  # of the products
 
     @property
     def key(self) -> str:
@@ -78,7 +78,7 @@ class FirstProblem:
     @property
     def max_width(self) -> int:
         """The widest tile that is worth a try."""
-        return MAX_PAIR_WIDTH if self.element is Element.F16_PAIR else MAX_TILE_WIDTH
+        return MAX_PAIR_WIDTH if self.element is DType.F16_PAIR else MAX_TILE_WIDTH
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def problem_of(layer: Layer[Conv]) -> FirstProblem:
     return FirstProblem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
 
 
-def _product_element(layer: Layer[Conv]) -> Element:
+def _product_element(layer: Layer[Conv]) -> DType:
     """What pixels and weights are multiplied as: where fp16 has to have TF32's digits all of float32, as there."""
-    return Element.F16_PAIR if layer.keeps_digits else y_element(layer)
+    return DType.F16_PAIR if layer.keeps_digits else y_element(layer)
 
 
 def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
@@ -129,7 +129,7 @@ def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
 def _usual(problem: FirstProblem, multiprocessors: int) -> Tile:
     width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
     strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
-    is_pair = problem.element is Element.F16_PAIR
+    is_pair = problem.element is DType.F16_PAIR
     most, blocks = (PAIR_MAX_ROWS, PAIR_BLOCKS_PER_SM) if is_pair else (MAX_ROWS, BLOCKS_PER_SM)
     rows = ceil_div(problem.height * strips * problem.batch, blocks * multiprocessors)
     return Tile(width, min(max(rows, MIN_ROWS), most, problem.height))
@@ -154,12 +154,12 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
     reduction = TAPS * channels
     if layer.keeps_digits:
         return _unscaled_weights(layer, arena)
-    if element is Element.F16_PAIR:
+    if element is DType.F16_PAIR:
         return _split_weights(layer, arena)
     block = row_length(reduction, element.nbytes)
     rows = RawWeights(outputs, reduction, 1, (reduction, 1, 0))
     if layer.quantised is not None:
-        packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
+        packed = pack_raw(_flat(layer.quantised.weight), rows, DType.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
         finish = finish_bytes(op, layer.quantised, arena)
         return FirstWeights(
@@ -180,7 +180,7 @@ def _unscaled_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Po
     op = layer.op
     rows = _float_rows(op)
     source, ones = arena.add(rows), arena.add(np.ones(len(rows), np.float32))
-    bias = arena.add_channels(op.bias, op.weight.shape[0], Element.F16_PAIR)
+    bias = arena.add_channels(op.bias, op.weight.shape[0], DType.F16_PAIR)
     return FirstWeights(source, weight_scale=ones, bias=bias, dequant=ones, out_scale=ones, in_scale=ones)
 
 
@@ -188,7 +188,7 @@ def _float_rows(op: Conv) -> npt.NDArray[np.float32]:
     """Weights as (stored outputs, 9 C and zeros up to whole sectors)."""
     outputs, channels = op.weight.shape[:2]
     reduction = TAPS * channels
-    rows = np.zeros((Element.F16_PAIR.padded(outputs), row_length(reduction, Element.F32.nbytes)), np.float32)
+    rows = np.zeros((DType.F16_PAIR.padded(outputs), row_length(reduction, DType.F32.nbytes)), np.float32)
     rows[:outputs, :reduction] = _flat(op.weight)
     return rows
 
@@ -202,7 +202,7 @@ def _split_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Point
     stored, source = len(rows), arena.add(rows)
     known = scales.WeightRows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
     made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
-    bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
+    bias = arena.add_channels(op.bias, outputs, DType.F16_PAIR)
     return FirstWeights(
         source,
         weight_scale=made.scale,
@@ -223,7 +223,9 @@ def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
 
 
-def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: Source, y: TensorDesc, held: FirstWeights[Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     op = layer.op
     batch, channels, height, width = layer.x_shape
@@ -240,7 +242,7 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
     macros |= {"OUT_ELEMENT": y.element.number} if y.element is not products else {}
     normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
     return (
-        Step(
+        KernelLaunch(
             kernel=taking(activated(Kernel(SOURCE, "conv_first", tuple(macros.items())), op), x.limits),
             grid=Dim3(strips, ceil_div(height, rows), batch),
             block=Dim3(THREADS),
@@ -263,9 +265,9 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], 
     )
 
 
-def shared_nbytes(products: Element, element: Element, tile_width: int) -> int:
+def shared_nbytes(products: DType, element: DType, tile_width: int) -> int:
     """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
-    parts = 3 if products is Element.F16_PAIR else 1
+    parts = 3 if products is DType.F16_PAIR else 1
     staged = element.planes * aligned(tile_width * TILE_CHANNELS * element.nbytes)
     weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
     return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)

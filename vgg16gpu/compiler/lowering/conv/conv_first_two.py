@@ -22,12 +22,12 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 SOURCE = "conv_first_two.cu"
 THREADS = 128  # of a warpgroup
-ELEMENTS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # pairs do not fit into shared memory
+ELEMENTS: Final = (DType.F16, DType.BF16, DType.U8, DType.S8)  # pairs do not fit into shared memory
 CUTS: Final = {
     (28, 2): (4040, 5670),
     (32, 2): (4420, 6680),
@@ -51,7 +51,7 @@ class ChainProblem:
     batch: int
     height: int
     width: int
-    element: Element  # of both results
+    element: DType  # of both results
     kept: bool = False  # the map before the pool is stored, too
 
     @property
@@ -130,8 +130,8 @@ def weights(layer: Layer[ConvChain], arena: WeightArena) -> ChainWeights[Pointer
 
 
 def steps(
-    layer: Layer[ConvChain], x: Source, y: Value, held: ChainWeights[Pointer], places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[ConvChain], x: Source, y: TensorDesc, held: ChainWeights[Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. The largest magnitudes of both convolutions go where those of y do."""
     first, second = layer.parts
     batch, channels, height, width = layer.x_shape
@@ -150,7 +150,7 @@ def steps(
     of_first, of_second = held
     kernel = activated(Kernel(SOURCE, "conv_first_two", tuple(macros.items())), first.op, second.op)
     return (
-        Step(
+        KernelLaunch(
             kernel=taking(kernel, x.limits),
             grid=Dim3(choice.tile.blocks(problem, layer.facts.multiprocessors)),
             block=Dim3(THREADS * warpgroups),
@@ -178,7 +178,7 @@ def steps(
     )
 
 
-def shared_nbytes(element: Element, rows: int, warpgroups: int) -> int:
+def shared_nbytes(element: DType, rows: int, warpgroups: int) -> int:
     """Dynamic shared memory: both weights; for each warpgroup what lies between, a staged tile, the pixels."""
     pixel = TILE_CHANNELS * element.nbytes
     between = aligned(2 * _pixels_of_half(rows) * pixel)

@@ -8,16 +8,16 @@ from vgg16gpu.compiler.graph.ops import GeneralConv
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Kernel, Step, Walk
-from vgg16gpu.program.values import Layout, Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch, Walk
+from vgg16gpu.program.values import Layout, TensorDesc
 
 SOURCE = "conv_general.cu"
 VARIANTS = ((), (CLIPS,))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[GeneralConv], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[GeneralConv], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -26,7 +26,7 @@ def steps(
     last = y.layout is Layout.NHWC
     grid, block = linear(math.prod(y.stored_shape))
     return (
-        Step(
+        KernelLaunch(
             kernel=activated(Kernel(SOURCE, "conv_general_f32"), op),
             grid=grid,
             block=block,
@@ -44,7 +44,7 @@ def steps(
     )
 
 
-def _walk(op: GeneralConv, inp: Value, weight: Value, y: Value) -> Walk:
+def _walk(op: GeneralConv, inp: TensorDesc, weight: TensorDesc, y: TensorDesc) -> Walk:
     """The rows that the kernel's header names."""
     batch, filters, rows, columns = y.shape
     _, _, height, width = inp.shape

@@ -22,8 +22,8 @@ from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Pointer, Value, padded_channels
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import Pointer, TensorDesc, padded_channels
 
 SOURCE = "conv_igemm.cu"
 
@@ -201,7 +201,9 @@ def workspace_nbytes(layer: Layer[Conv]) -> int:
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
 
 
-def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch, or two when the reduction is split."""
     op = layer.op
     weight, bias = held
@@ -209,7 +211,7 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     shape = geometry(op, x.shape, layer.facts)
     tile, window = shape.tile, op.window
     groups_per_block = ceil_div(shape.groups, shape.splits)
-    main = Step(
+    main = KernelLaunch(
         kernel=activated(tile.kernel("conv_igemm_f32", op.pool), op),
         grid=Dim3(ceil_div(shape.rows, tile.px), ceil_div(shape.columns, tile.oc), shape.splits),
         block=Dim3(tile.threads),
@@ -229,10 +231,10 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     return (main,) if shape.splits == 1 else (main, _reduce_step(op, y, shape, workspace, bias))
 
 
-def _reduce_step(op: Conv, y: Value, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> Step:
+def _reduce_step(op: Conv, y: TensorDesc, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> KernelLaunch:
     """Adds the group sums that the blocks of a split reduction left in the workspace."""
     grid, block = linear(math.prod(y.stored_shape) // 4)
-    return Step(
+    return KernelLaunch(
         kernel=activated(shape.tile.kernel("conv_igemm_reduce_f32", op.pool), op),
         grid=grid,
         block=block,

@@ -23,8 +23,8 @@ from vgg16gpu.compiler.lowering.mma_geometry import (
     estimated_time,
 )
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Dim3, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.launches import Dim3, KernelLaunch
+from vgg16gpu.program.values import DType, TensorDesc
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 
@@ -36,12 +36,14 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> MmaWeights:
     raw = op.weight if layer.quantised is None else layer.quantised.weight
     channels = op.weight.shape[1]
     taps = op.window.kernel[0] * op.window.kernel[1]
-    stored = Element.S8 if layer.quantised is not None else element
+    stored = DType.S8 if layer.quantised is not None else element
     packed = pack_gemm(raw, channels, taps, arena, stored, element.padded(channels))
     return with_finish(packed, layer, arena)
 
 
-def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch, of conv_mma or of conv_mma_3x3."""
     op = layer.op
     window = op.window
@@ -66,7 +68,7 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Plac
             *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
         )
     return (
-        Step(
+        KernelLaunch(
             kernel=activated(kernel, op),
             grid=Dim3(blocks),
             block=Dim3(tile.threads),
@@ -80,7 +82,7 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Plac
     )
 
 
-def _tile(layer: Layer[Conv], x: Value, out_h: int, out_w: int) -> MmaTile | HaloTile:
+def _tile(layer: Layer[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
     """The tile with the least estimated time."""
     if layer.facts.kind == "cpu":
         return CPU_CONV_TILE
@@ -95,7 +97,7 @@ def _tile(layer: Layer[Conv], x: Value, out_h: int, out_w: int) -> MmaTile | Hal
     return min(times, key=lambda tile: times[tile])
 
 
-def _check_limits(layer: Layer[Conv], x: Value, images: int, tiles: int) -> None:
+def _check_limits(layer: Layer[Conv], x: TensorDesc, images: int, tiles: int) -> None:
     """Raise ModelError beyond 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
     op = layer.op
     image = x.nbytes // x.shape[0]

@@ -11,7 +11,7 @@ from vgg16gpu.compiler.lowering.base import Layer, ceil_div
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.mma_geometry import OPERANDS
 from vgg16gpu.program.launches import Kernel
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import DType, TensorDesc
 
 FIRST_WITH_COPIES: Final = (8, 0)  # asynchronous ones: with others conv_mma is faster
 MIN_WIDTH: Final = 8  # columns of a map: a tile reaches into MAX_IMAGES then
@@ -47,7 +47,7 @@ class HaloTile:
         """Outputs of a block."""
         return self.out * self.rows * self.columns
 
-    def kernel(self, element: Element, out_element: Element, pool: bool) -> Kernel:
+    def kernel(self, element: DType, out_element: DType, pool: bool) -> Kernel:
         """kernels/conv/conv_mma_3x3.cu compiled with these macros."""
         defines = (
             ("TILE_OC", self.out),
@@ -69,7 +69,7 @@ class HaloTile:
 TILES: Final = (HaloTile(14), HaloTile(8, speed=1.0, alone=0.65))
 
 
-def fits(layer: Layer[Conv], x: Value) -> bool:
+def fits(layer: Layer[Conv], x: TensorDesc) -> bool:
     """Return whether the kernel computes this layer, and the device has what it is made for."""
     width = x.shape[3] // 2 * 2 if layer.op.pool else x.shape[3]
     fills_chunk = x.pitch * x.element.nbytes >= _CHUNK_NBYTES  # else most products are of zeros
@@ -82,7 +82,7 @@ VARIANTS = (  # tools/ptxas.py: as those of conv_mma
         tile.kernel(element, out_element, pool).defines
         for tile in TILES
         for element in OPERANDS
-        for out_element, pool in ((element, False), (element, True), (Element.F32, False))
+        for out_element, pool in ((element, False), (element, True), (DType.F32, False))
     ),
-    *((*tile.kernel(Element.F16, Element.F16, pool).defines, CLIPS) for tile in TILES for pool in (False, True)),
+    *((*tile.kernel(DType.F16, DType.F16, pool).defines, CLIPS) for tile in TILES for pool in (False, True)),
 )

@@ -17,8 +17,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated,
 from vgg16gpu.compiler.lowering.base import InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import Integers8
@@ -42,13 +42,13 @@ class FirstWeights(NamedTuple):
     bias: Pointer  # a float for each output, rounded up to whole tiles, as of dequant
 
 
-def kernel(element: Element, source: str, channels: int, pixel: Element | None = None) -> Kernel:
+def kernel(element: DType, source: str, channels: int, pixel: DType | None = None) -> Kernel:
     """The kernel that stores this element, of images of this type, "float32" or "uint8", with so many channels.
 
     pixel: int8: what pixels are rounded to; float16 holds these integers.
     """
     macros = {
-        "ELEMENT": (Element.F16 if pixel else element).number,
+        "ELEMENT": (DType.F16 if pixel else element).number,
         "IMAGE": int(source == "uint8"),
         "IN_CHANNELS": channels,
         "TILE_COLUMNS": TILE_COLUMNS,
@@ -65,18 +65,18 @@ VARIANTS = (  # tools/ptxas.py
         for source in ("float32", "uint8")
         for channels in (1, 3, 4)
     ),
-    (*kernel(Element.F16, "uint8", 3).defines, CLIPS, CLIPS_INPUT),
+    (*kernel(DType.F16, "uint8", 3).defines, CLIPS, CLIPS_INPUT),
     *(
         kernel(element, source, channels, pixel).defines
         for element, source, channels, pixel in (
-            (Element.U8, "float32", 3, Element.S8),
-            (Element.U8, "uint8", 3, Element.S8),
-            (Element.S8, "float32", 4, Element.S8),
-            (Element.S8, "uint8", 1, Element.U8),
-            (Element.F32, "float32", 3, Element.S8),
+            (DType.U8, "float32", 3, DType.S8),
+            (DType.U8, "uint8", 3, DType.S8),
+            (DType.S8, "float32", 4, DType.S8),
+            (DType.S8, "uint8", 1, DType.U8),
+            (DType.F32, "float32", 3, DType.S8),
         )
     ),
-    (*kernel(Element.U8, "uint8", 3, Element.S8).defines, CLIPS, CLIPS_INPUT),
+    (*kernel(DType.U8, "uint8", 3, DType.S8).defines, CLIPS, CLIPS_INPUT),
 )
 
 
@@ -96,7 +96,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights:
     op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]
     found = fragments(op.weight if quantised is None else quantised.weight)
-    element = mma.ELEMENTS[layer.precision] if quantised is None else Element.F16
+    element = mma.ELEMENTS[layer.precision] if quantised is None else DType.F16
     packed = pack_gemm(found, found.shape[1], 1, arena, element, 1)
     bias = arena.add_vector(op.bias, outputs, TILE_CHANNELS)
     dequant = bias if quantised is None else arena.add_vector(quantised.dequant, outputs, TILE_CHANNELS)
@@ -117,7 +117,7 @@ def fragments(weight: Array | Integers8) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 6, 5, 3, 7).reshape(-1, 8))
 
 
-def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Conv], x: Source, y: TensorDesc, held: FirstWeights, places: Places) -> tuple[KernelLaunch, ...]:
     """One launch."""
     op, quantised = layer.op, layer.quantised
     batch, channels, height, width = layer.x_shape
@@ -128,7 +128,7 @@ def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights, places: P
     pixel = mma.x_element(layer) if quantised else None
     scales = (quantised.x, quantised.y) if quantised else (None, None)
     return (
-        Step(
+        KernelLaunch(
             kernel=taking(activated(kernel(y.element, x.element_type, channels, pixel), op), x.limits),
             grid=Dim3(across * ceil_div(height, rows)),
             block=Dim3(4 * TILE_COLUMNS),

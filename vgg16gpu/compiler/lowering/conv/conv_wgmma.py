@@ -49,8 +49,8 @@ from vgg16gpu.compiler.lowering.wgmma import (
     x_element,
 )
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 MAX_SHORT_SUM: Final = 1152  # products
 # What the sums of pairs are multiplied by, less 1, by `promote_taps`. The tensor cores round towards zero, so a sum
@@ -80,7 +80,7 @@ class Cut:
     problem: ConvProblem
     tile: Tile
     multiprocessors: int
-    programmatic: bool  # as of a Step
+    programmatic: bool  # as of a KernelLaunch
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -91,7 +91,7 @@ class Cut:
         macros |= {"OUT_ELEMENT": problem.out_element.number} if problem.keeps_rest else {}
         macros |= {"BLOCK_BYTES": problem.block_nbytes, "TILE_ROWS": tile.rows, "HALO_STAGES": tile.halo_stages}
         macros["WEIGHT_STAGES"] = tile.weight_stages(problem)
-        if problem.element is Element.F16_PAIR:
+        if problem.element is DType.F16_PAIR:
             macros["PROMOTE_TAPS"] = promote_taps(problem.channels)
         if isinstance(tile, LargeTile):
             macros |= {"OUT_ELEMENT": problem.out_element.number, "STAGE_UNITS": tile.taps(problem)}
@@ -169,22 +169,22 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     block = block_nbytes(element, channels) // element.nbytes
     in_file = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
     if layer.quantised is not None:
-        packed = pack_raw(layer.quantised.weight, in_file, Element.S8, block, arena)
+        packed = pack_raw(layer.quantised.weight, in_file, DType.S8, block, arena)
         return ConvWeights(packed, *finish_bytes(op, layer.quantised, arena))
     if known_linear.computes(layer):
         correction = 1 + TRUNCATION[promote_taps(element.padded(channels))]
         return ConvWeights(*known_linear.weights(op, correction, block, arena))
     bias = unread = arena.add_channels(op.bias, outputs, element)
-    if element is not Element.F16_PAIR:
+    if element is not DType.F16_PAIR:
         packed = pack_raw(op.weight, in_file, element, block, arena)
-        if stored_element(layer) is Element.F16_PAIR and layer.y_scaling:  # by ones
+        if stored_element(layer) is DType.F16_PAIR and layer.y_scaling:  # by ones
             unread = layer.y_scaling.scale
         return ConvWeights(packed, bias=bias, dequant=unread, out_scale=unread)
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     source = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
-    columns = Element.F32.padded(outputs)
-    strides = (1, columns, columns * Element.F32.padded(channels))
+    columns = DType.F32.padded(outputs)
+    strides = (1, columns, columns * DType.F32.padded(channels))
     known = scales.WeightRows(source, outputs, channels, TAPS, *strides)
     row_scales = scales.scale_rows(
         known,
@@ -214,34 +214,36 @@ def counters(layer: Layer[Conv]) -> int:
     return cut.tile.blocks(cut.problem) // cut.tile.splits
 
 
-def steps(layer: Layer[Conv], x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     cut = choose(problem_of(layer), layer.facts)
     make = _large if isinstance(cut.tile, LargeTile) else _small
     return (make(layer, cut, x, y, held, places),)
 
 
-def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int) -> TensorMap:
+def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int) -> TmaDescriptor:
     """Packed weights for the copy engine; a box has so many output channels of a channel block, and tap planes."""
     element, nbytes = problem.element, problem.block_nbytes
     block = nbytes // element.nbytes
     slabs = problem.channel_blocks * TAPS * element.planes
     dimensions = block, problem.out_channels, slabs
     strides = nbytes, nbytes * problem.out_channels
-    return TensorMap(packed, element, dimensions, strides, (block, box_rows, units))
+    return TmaDescriptor(packed, element, dimensions, strides, (block, box_rows, units))
 
 
 def _step(
     layer: Layer[Conv],
     cut: Cut,
-    x: Value,
-    ys: Sequence[Value],
+    x: TensorDesc,
+    ys: Sequence[TensorDesc],
     grid: int,
     threads: int,
     arguments: tuple[Argument, ...],
-) -> Step:
+) -> KernelLaunch:
     op = layer.op
-    return Step(
+    return KernelLaunch(
         kernel=activated(cut.kernel, op),
         grid=Dim3(grid),
         block=Dim3(threads),
@@ -255,7 +257,9 @@ def _step(
     )
 
 
-def _large(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> Step:
+def _large(
+    layer: Layer[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+) -> KernelLaunch:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, LargeTile)
     channels, across, down = tile.tiles(problem)
@@ -277,7 +281,9 @@ def _large(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[P
     return _step(layer, cut, x, (y, *places.further), min(total, cut.multiprocessors), 384, arguments)
 
 
-def _small(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> Step:
+def _small(
+    layer: Layer[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+) -> KernelLaunch:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, SmallTile)
     channels, across, down = tile.tiles(problem)

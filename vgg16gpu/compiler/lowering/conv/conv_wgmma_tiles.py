@@ -9,7 +9,7 @@ from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, block_nbytes
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 COLUMN: Final = 8  # pixels that a product takes in a row
 MAX_SHARED: Final = 227 << 10
@@ -45,8 +45,8 @@ class ConvProblem:
     width: int
     channels: int  # stored
     out_channels: int  # stored
-    element: Element
-    out_element: Element
+    element: DType
+    out_element: DType
     pool: bool
     kept: bool = False  # the map before the pool is stored, too
 
@@ -68,7 +68,7 @@ class ConvProblem:
     @property
     def keeps_rest(self) -> bool:
         """Whether float16 is stored with what its rounding has left."""
-        return self.element is Element.F16 and self.out_element is Element.F16_PAIR
+        return self.element is DType.F16 and self.out_element is DType.F16_PAIR
 
     @property
     def rows_and_columns(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class ConvProblem:
     @property
     def products(self) -> int:
         """Products on tensor cores for each one of the convolution."""
-        return 3 if self.element is Element.F16_PAIR else 1
+        return 3 if self.element is DType.F16_PAIR else 1
 
     def product_cycles(self, pixels: int, out_channels: int) -> float:
         """Estimated cycles of the products of one tap of a channel block on a multiprocessor."""
@@ -96,7 +96,7 @@ class ConvProblem:
         return kept * pixels * out_channels * self.out_element.planes * self.out_element.nbytes
 
 
-def _staging(element: Element, columns: int, pool: bool) -> int:
+def _staging(element: DType, columns: int, pool: bool) -> int:
     """Bytes that 64 channels of `columns` columns of 8 pixels are staged in."""
     kept = ceil_div(columns, 4) if pool else columns
     return element.planes * aligned(kept * COLUMN * TILE_CHANNELS * element.nbytes)
@@ -170,7 +170,7 @@ class LargeTile:
         """Whether the kernel can be built and launched with these macros for this problem."""
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
-        sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
+        sums = self.pixels // 2 * (3 if problem.element is DType.F16_PAIR else 1)
         pools = not problem.pool or (self.pair_tiles and problem.out_element.planes == 1)
         flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools and not problem.kept)
         whole = problem.out_channels % self.out_channels == 0
@@ -193,7 +193,7 @@ class LargeTile:
 
         Convolutions with a pool are not slowed by wide products.
         """
-        if problem.element is not Element.F16_PAIR:
+        if problem.element is not DType.F16_PAIR:
             return 1.0
         if self.flat_pitch:
             return 1.5 if self.pixels >= 96 or self.rows == 1 else 1.0
@@ -263,9 +263,9 @@ class SmallTile:
         return self.blocks(problem) * self.splits * self.slice_rows(problem.pool) * 2048
 
     @staticmethod
-    def stage_taps(element: Element) -> tuple[int, ...]:
+    def stage_taps(element: DType) -> tuple[int, ...]:
         """Taps that a weight stage may hold."""
-        return (1, 3) if element is Element.F16_PAIR else (3, 9)
+        return (1, 3) if element is DType.F16_PAIR else (3, 9)
 
     def fits(self, problem: ConvProblem, multiprocessors: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
@@ -274,12 +274,12 @@ class SmallTile:
         if not known or self.taps not in self.stage_taps(problem.element):
             return False
         deep = problem.channel_blocks >= self.splits and (problem.element is problem.out_element or problem.keeps_rest)
-        sums = 4 * self.rows * (3 if problem.element is Element.F16_PAIR else 1)
+        sums = 4 * self.rows * (3 if problem.element is DType.F16_PAIR else 1)
         if sums > (168, 84, 64)[self.blocks_per_sm - 1]:  # registers of a thread
             return False
         resident = self.exchange != 2 or self.blocks(problem) <= multiprocessors * self.blocks_per_sm
         one_share = ceil_div(problem.channel_blocks, self.splits) <= self.halo_stages
-        halos = self.halo_stages > 1 or one_share or problem.element is Element.F16_PAIR
+        halos = self.halo_stages > 1 or one_share or problem.element is DType.F16_PAIR
         return deep and resident and halos and self.weight_stages(problem) > 0
 
     def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:

@@ -16,7 +16,7 @@ from vgg16gpu.compiler.lowering.base import Layer, Rescaling, WeightArena
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.values import DType, Pointer
 
 _EXPONENT: Final = 15  # weights are brought to below 2^15
 _MOST: Final = 60  # of exponents, so that products of scales are finite
@@ -48,7 +48,7 @@ def _largest(weight: Array) -> float:
     return math.nan if any(map(math.isnan, sums)) else max(sums)
 
 
-def rescaling(weight: Array, element: Element, bounds: tuple[Pointer, ...]) -> Rescaling:
+def rescaling(weight: Array, element: DType, bounds: tuple[Pointer, ...]) -> Rescaling:
     """Return how what a convolution with these weights reads is rescaled. bounds: of what that is the sum of.
 
     Results of pairs are divided by what they may have grown by. float16 has no scales for its outputs: x is brought to
@@ -66,11 +66,11 @@ def weights(op: Conv, correction: float, block: int, arena: WeightArena) -> tupl
     correction: what makes up for sums that come out too small. block: channels of a row of shared memory.
     """
     outputs, channels = op.weight.shape[:2]
-    tile = whole_tiles(Element.F16_PAIR.padded(outputs))
+    tile = whole_tiles(DType.F16_PAIR.padded(outputs))
     scale = np.ones(tile, np.float32)
     scale[:outputs] = [_row_scale(row) for row in op.weight]
     row_scale = arena.add(scale)
-    unscaled = arena.add(np.ones(Element.F16_PAIR.padded(channels), np.float32))
+    unscaled = arena.add(np.ones(DType.F16_PAIR.padded(channels), np.float32))
     raw = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
     packed = pack_known_pairs(op.weight, raw, block, (row_scale, unscaled), arena)
     dequant = np.float32(correction) / scale

@@ -34,8 +34,8 @@ from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gem
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
 BOX_NBYTES = 128
@@ -88,18 +88,18 @@ def supports(layer: Layer[Gemm]) -> bool:
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
-def takes(layer: Layer[Gemm]) -> tuple[Element, ...]:
+def takes(layer: Layer[Gemm]) -> tuple[DType, ...]:
     """One image may also come as float32 where the weights are float32."""
     element = x_element(layer)
     channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
-    unpadded = Element.F32.padded(channels) == element.padded(channels)  # as the weights are
-    plain = element is Element.F16_PAIR and layer.x_shape[0] == 1 and unpadded
-    return (element, Element.F32) if plain else (element,)
+    unpadded = DType.F32.padded(channels) == element.padded(channels)  # as the weights are
+    plain = element is DType.F16_PAIR and layer.x_shape[0] == 1 and unpadded
+    return (element, DType.F32) if plain else (element,)
 
 
-def gives(layer: Layer[Gemm], wanted: tuple[Element, ...]) -> Element:
+def gives(layer: Layer[Gemm], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, as the last layer's does."""
-    return Element.F32 if Element.F32 in wanted else y_element(layer)
+    return DType.F32 if DType.F32 in wanted else y_element(layer)
 
 
 def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
@@ -109,9 +109,9 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
     outputs = op.weight.shape[0]
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
     raw: Weights = op.weight
-    stored = Element.F32 if element is Element.F16_PAIR else element
+    stored = DType.F32 if element is DType.F16_PAIR else element
     if layer.quantised is not None:
-        stored, raw = Element.S8, layer.quantised.weight
+        stored, raw = DType.S8, layer.quantised.weight
     weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
     if layer.quantised is not None:
         finish = finish_bytes(op, layer.quantised, arena)
@@ -127,7 +127,7 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
         )
     bias = arena.add_channels(op.bias, outputs, element)
     ones = unread = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
-    if element is not Element.F16_PAIR:
+    if element is not DType.F16_PAIR:
         return FcWeights(
             weight,
             bias=bias,
@@ -172,7 +172,9 @@ def counters(layer: Layer[Gemm]) -> int:
     return 2 * math.prod(tile.tiles(problem))
 
 
-def steps(layer: Layer[Gemm], x: Value, y: Value, held: FcWeights[Pointer], places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: FcWeights[Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     problem = problem_of(layer)
     choice = choose(problem, layer.facts)
@@ -184,9 +186,15 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: FcWeights[Pointer], plac
 
 
 def _gemv(
-    layer: Layer[Gemm], problem: FcProblem, tile: GemvTile, x: Value, y: Value, held: FcWeights[Pointer], places: Places
-) -> Step:
-    dequant = held.pairs_dequant if x.element is Element.F16_PAIR else held.plain_dequant
+    layer: Layer[Gemm],
+    problem: FcProblem,
+    tile: GemvTile,
+    x: TensorDesc,
+    y: TensorDesc,
+    held: FcWeights[Pointer],
+    places: Places,
+) -> KernelLaunch:
+    dequant = held.pairs_dequant if x.element is DType.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
     walks = tile.walks(problem, layer.facts.multiprocessors)
@@ -209,15 +217,23 @@ def _gemv(
 
 
 def _gemm(
-    layer: Layer[Gemm], problem: FcProblem, tile: GemmTile, x: Value, y: Value, held: FcWeights[Pointer], places: Places
-) -> Step:
+    layer: Layer[Gemm],
+    problem: FcProblem,
+    tile: GemmTile,
+    x: TensorDesc,
+    y: TensorDesc,
+    held: FcWeights[Pointer],
+    places: Places,
+) -> KernelLaunch:
     batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
     macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"TILE_N": tile.images, "TILE_K": tile.depth, "STAGES": stages}
     box = BOX_NBYTES // stored.nbytes
-    weight_map = TensorMap(held.weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT))
+    weight_map = TmaDescriptor(
+        held.weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT)
+    )
     size = x.element.nbytes
-    input_map = TensorMap(
+    input_map = TmaDescriptor(
         x.pointer,
         x.element,
         (length, batch, x.element.planes),
@@ -243,14 +259,14 @@ def _gemm(
     )
 
 
-def _output_map(y: Value, tile: int) -> TensorMap:
+def _output_map(y: TensorDesc, tile: int) -> TmaDescriptor:
     """The stored output; where it is float32 the kernel does not use the map."""
-    element = Element.F16 if y.element is Element.F32 else y.element
+    element = DType.F16 if y.element is DType.F32 else y.element
     batch, size = y.shape[0], element.nbytes
     pitch = ceil_div(y.pitch, 64) * 64
     dimensions = pitch, 1, batch, element.planes
     strides = pitch * size, pitch * size, pitch * size * batch
-    return TensorMap(y.pointer, element, dimensions, strides, (64, 1, tile, 1))
+    return TmaDescriptor(y.pointer, element, dimensions, strides, (64, 1, tile, 1))
 
 
 def _step(
@@ -260,12 +276,12 @@ def _step(
     threads: int,
     arguments: tuple[Argument, ...],
     shared: int,
-    x: Value,
-    y: Value,
-) -> Step:
+    x: TensorDesc,
+    y: TensorDesc,
+) -> KernelLaunch:
     op = layer.op
     batch, outputs = x.shape[0], op.weight.shape[0]
-    return Step(
+    return KernelLaunch(
         kernel=kernel,
         grid=grid,
         block=Dim3(threads),

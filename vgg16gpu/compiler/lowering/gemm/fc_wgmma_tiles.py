@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import DType
 
 TILE_OUT = 128  # outputs of a block of gemm_wgmma
 TILES_N = (16, 32, 64, 128)
@@ -31,7 +31,7 @@ class FcProblem:
     batch: int
     outputs: int
     length: int  # stored features of an image
-    element: Element
+    element: DType
 
     @property
     def key(self) -> str:
@@ -39,7 +39,7 @@ class FcProblem:
         return tile_choice.key("fc_wgmma", self)
 
     @property
-    def stored(self) -> Element:
+    def stored(self) -> DType:
         """What weights are stored as."""
         return stored(self.element)
 
@@ -117,9 +117,9 @@ Tile: TypeAlias = GemvTile | GemmTile
 KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (GemvTile, GemmTile)}
 
 
-def depths(element: Element) -> tuple[int, ...]:
+def depths(element: DType) -> tuple[int, ...]:
     """Products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
-    return {Element.F16_PAIR: (64,), Element.U8: (128, 256), Element.S8: (128, 256)}.get(element, (64, 128))
+    return {DType.F16_PAIR: (64,), DType.U8: (128, 256), DType.S8: (128, 256)}.get(element, (64, 128))
 
 
 def usual(problem: FcProblem, multiprocessors: int) -> Tile:
@@ -141,7 +141,7 @@ def gemv_tile(problem: FcProblem, multiprocessors: int) -> GemvTile:
     if problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES:
         whole_row = GemvTile(1, 4, 8)
         return whole_row if whole_row.walks(problem, multiprocessors) else GemvTile(2, 2, 8)
-    if problem.stored is Element.F32 or problem.outputs < SMALL_OUTPUTS:
+    if problem.stored is DType.F32 or problem.outputs < SMALL_OUTPUTS:
         return GemvTile(2, 2, 8)
     return GemvTile(4, 1, 4)
 
@@ -151,8 +151,8 @@ def tile_n(batch: int) -> int:
     return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
 
 
-def stored(element: Element) -> Element:
+def stored(element: DType) -> DType:
     """What weights are stored as for activations of this element."""
-    if element in (Element.F16_PAIR, Element.F32):
-        return Element.F32
-    return Element.S8 if element is Element.U8 else element
+    if element in (DType.F16_PAIR, DType.F32):
+        return DType.F32
+    return DType.S8 if element is DType.U8 else element

@@ -8,8 +8,8 @@ from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus
 from vgg16gpu.compiler.lowering.gemm.gemm_splitk import product, weights
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE: Final = "gemm_direct.cu"
 TILE_OUT: Final = 4
@@ -18,7 +18,9 @@ KERNEL: Final = Kernel(SOURCE, "gemm_direct_f32", (("TILE_OUT", TILE_OUT), ("TIL
 VARIANTS: Final = (KERNEL.defines, (*KERNEL.defines, CLIPS))  # tools/ptxas.py
 
 
-def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
     blocks = ceil_div(y.pitch, TILE_OUT) * ceil_div(x.shape[0], TILE_N)

@@ -20,8 +20,8 @@ from vgg16gpu.compiler.lowering.mma_geometry import (
     gemm_parts,
     gemm_workspace_nbytes,
 )
-from vgg16gpu.program.launches import Dim3, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.launches import Dim3, KernelLaunch
+from vgg16gpu.program.values import DType, TensorDesc
 
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 
@@ -32,7 +32,7 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> MmaWeights:
     element = x_element(layer)
     raw = op.weight if layer.quantised is None else layer.quantised.weight
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
-    stored = Element.S8 if layer.quantised is not None else element
+    stored = DType.S8 if layer.quantised is not None else element
     packed = pack_gemm(raw, channels, pixels, arena, stored, element.padded(channels))
     return with_finish(packed, layer, arena)
 
@@ -42,7 +42,9 @@ def workspace_nbytes(layer: Layer[Gemm]) -> int:
     return gemm_workspace_nbytes(layer.x_shape[0], layer.op.weight.shape[0], _row_nbytes(layer))
 
 
-def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """Two launches: the parts of the sums, and what finishes them."""
     op = layer.op
     batch, outputs, length = x.shape[0], op.weight.shape[0], math.prod(x.stored_shape[1:])
@@ -51,7 +53,7 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Plac
     parts, part_nbytes = gemm_parts(length * x.element.nbytes)
     label = f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}"
     return (
-        Step(
+        KernelLaunch(
             kernel=main,
             grid=gemm_grid(tile, batch, outputs, length * x.element.nbytes),
             block=Dim3(tile.threads),
@@ -62,7 +64,7 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Plac
             names=op.names,
             label=label,
         ),
-        Step(
+        KernelLaunch(
             kernel=activated(last, op),
             grid=finish_grid(batch, y.pitch),
             block=Dim3(FINISH_THREADS),

@@ -6,8 +6,8 @@ from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value, padded_channels
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc, padded_channels
 
 SOURCE = "gemm_splitk.cu"
 
@@ -37,7 +37,9 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> PlainWeights:
     return PlainWeights(packed, arena.add_channels(op.bias, op.weight.shape[0]))
 
 
-def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
     tile = choose_tile(x.shape[0])
@@ -48,13 +50,13 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Pl
 
 
 def product(
-    layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
-) -> Step:
+    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
+) -> KernelLaunch:
     """The launch of a kernel that takes what `gemm_splitk_f32` takes."""
     op = layer.op
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
-    return Step(
+    return KernelLaunch(
         kernel=activated(kernel, op),
         grid=grid,
         block=block,

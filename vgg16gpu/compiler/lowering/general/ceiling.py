@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Pointer
 
 SOURCE = "ceiling.cu"
@@ -12,10 +12,10 @@ CHAINS = {"cuda": 14, "cpu": 28}  # fours of chains in a thread, by the kind of 
 _FACTOR, _ADDEND = 0.999, 0.5  # every chain tends to 500: no overflow, no denormal numbers
 
 
-def ffma_step(out: Pointer, blocks: int, rounds: int, kind: str) -> Step:
+def ffma_step(out: Pointer, blocks: int, rounds: int, kind: str) -> KernelLaunch:
     """`blocks` blocks of arithmetic in registers; writes 4 * BLOCK * blocks bytes to `out`. kind: of the device."""
     threads, chains = BLOCK * blocks, CHAINS[kind]
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "ceiling_ffma", (("CHAINS", chains),)),
         grid=Dim3(blocks),
         block=Dim3(BLOCK),

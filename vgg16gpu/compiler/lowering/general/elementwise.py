@@ -44,8 +44,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import View, room, view
-from vgg16gpu.program.launches import Kernel, Scalar, Step
-from vgg16gpu.program.values import Pointer, Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import Pointer, TensorDesc
 
 SOURCE = "elementwise.cu"
 # In the order of the kernel's numbers.
@@ -61,13 +61,13 @@ _VECTOR: Final = 4  # floats of a 16-byte access
 def elementwise_step(
     function: str,
     operands: Sequence[View],
-    y: Value,
+    y: TensorDesc,
     *,
     names: tuple[str, ...],
     label: str,
     numbers: Sequence[float] = (),
     finish: Activated = NOTHING,
-) -> Step:
+) -> KernelLaunch:
     """One launch: y = [activation](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
     target = room(y)
     spread = [operand.broadcast(y.shape) for operand in operands]
@@ -78,7 +78,7 @@ def elementwise_step(
     threads = target.count // width
     grid, block = linear(max(threads, 1))  # an empty y needs a launch no less than a full one
     first, second, third = (*numbers, 0.0, 0.0, 0.0)[:3]
-    return Step(
+    return KernelLaunch(
         kernel=activated(Kernel(SOURCE, "elementwise_f32"), finish),
         grid=grid,
         block=block,
@@ -100,12 +100,14 @@ def elementwise_step(
     )
 
 
-def relu_step(x: Value, y: Value, names: tuple[str, ...]) -> Step:
+def relu_step(x: TensorDesc, y: TensorDesc, names: tuple[str, ...]) -> KernelLaunch:
     """One launch: a sum of one operand, then ReLU."""
     return elementwise_step("add", [view(x)], y, names=names, label="relu", finish=Activation(relu=True))
 
 
-def relu_steps(layer: Layer[Relu], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def relu_steps(
+    layer: Layer[Relu], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     return (relu_step(x, y, layer.op.names),)
@@ -121,8 +123,8 @@ def batch_norm_weights(layer: Layer[BatchNorm], arena: WeightArena) -> tuple[Poi
 
 
 def batch_norm_steps(
-    layer: Layer[BatchNorm], x: Value, y: Value, held: tuple[Pointer, Pointer], places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[BatchNorm], x: TensorDesc, y: TensorDesc, held: tuple[Pointer, Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
     parameters = [_per_channel(pointer, x.shape) for pointer in held]
@@ -131,8 +133,8 @@ def batch_norm_steps(
 
 
 def elementwise_steps(
-    layer: Layer[Elementwise], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[Elementwise], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     function, numbers = _function(layer.op, layer.precision)
@@ -158,8 +160,8 @@ def _function(op: Op, precision: str) -> tuple[str, tuple[float, ...]]:
 
 
 def general_batch_norm_steps(
-    layer: Layer[GeneralBatchNorm], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[GeneralBatchNorm], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -168,8 +170,8 @@ def general_batch_norm_steps(
 
 
 def _step(
-    op: Elementwise | GeneralBatchNorm, function: str, operands: Sequence[View], y: Value, numbers: Sequence[float]
-) -> Step:
+    op: Elementwise | GeneralBatchNorm, function: str, operands: Sequence[View], y: TensorDesc, numbers: Sequence[float]
+) -> KernelLaunch:
     label = function.replace("_", " ") + activation_label(op)
     return elementwise_step(function, operands, y, names=op.names, label=label, numbers=numbers, finish=op)
 

@@ -7,39 +7,39 @@ import math
 from vgg16gpu.compiler.graph.loss_ops import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Element, Layout, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 SOURCE = "feature_loss.cu"
 _STORED = tuple(mma.ELEMENTS.values())
 
 
-def target_elements(precision: str) -> tuple[Element, ...]:
+def target_elements(precision: str) -> tuple[DType, ...]:
     """What the target of a map may be made of."""
-    return (Element.F32, *((mma.ELEMENTS[precision],) if precision in mma.ELEMENTS else ()))
+    return (DType.F32, *((mma.ELEMENTS[precision],) if precision in mma.ELEMENTS else ()))
 
 
-def _macros(feature: Element, target: Element, *, largest: bool = False) -> tuple[tuple[str, int], ...]:
+def _macros(feature: DType, target: DType, *, largest: bool = False) -> tuple[tuple[str, int], ...]:
     pairs = {"FEATURE": feature, "TARGET": target}
-    elements = tuple((name, element.number) for name, element in pairs.items() if element is not Element.F32)
+    elements = tuple((name, element.number) for name, element in pairs.items() if element is not DType.F32)
     return (*elements, *((("LARGEST", 1),) if largest else ()))
 
 
 VARIANTS = (
     (),
-    *(_macros(*pair) for e in _STORED for pair in ((e, Element.F32), (Element.F32, e), (e, e))),
+    *(_macros(*pair) for e in _STORED for pair in ((e, DType.F32), (DType.F32, e), (e, e))),
     *(
-        _macros(Element.F16_PAIR, element, largest=largest)
-        for element in (Element.F32, Element.F16_PAIR)
+        _macros(DType.F16_PAIR, element, largest=largest)
+        for element in (DType.F32, DType.F16_PAIR)
         for largest in (False, True)
     ),
-    _macros(Element.F16, Element.F16, largest=True),
+    _macros(DType.F16, DType.F16, largest=True),
 )  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[FeatureLoss], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[FeatureLoss], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. x: the feature, its target and, for unit vectors, a weight for each channel."""
     del held
     op, (feature, target, *weights) = layer.op, x
@@ -48,7 +48,7 @@ def steps(
     cotangent = places.further[0] if places.further else None
     flags = (() if is_unit else (int(is_absolute),), (int(cotangent is not None),))
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(
                 SOURCE,
                 "unit_loss_f32" if is_unit else "feature_loss_f32",
@@ -73,7 +73,7 @@ def steps(
     )
 
 
-def _pitch(value: Value, channels: int | None = None) -> int:
+def _pitch(value: TensorDesc, channels: int | None = None) -> int:
     """Elements from a pixel, or a row of a matrix, to the next. channels: of a target that comes from outside."""
     return value.pitch if value.layout is Layout.NHWC else channels or pixels_and_channels(value.shape)[1]
 
@@ -88,10 +88,10 @@ def _supports_wgmma(layer: Layer[FeatureLoss]) -> bool:
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 
-def _takes(layer: Layer[FeatureLoss]) -> tuple[Element, ...]:
+def _takes(layer: Layer[FeatureLoss]) -> tuple[DType, ...]:
     """What tensor cores store; float16 also with what its rounding has left."""
-    rest = (Element.F16_PAIR,) if layer.precision == "fp16" else ()
-    return (wgmma.ELEMENTS[layer.precision], *rest, Element.F32)
+    rest = (DType.F16_PAIR,) if layer.precision == "fp16" else ()
+    return (wgmma.ELEMENTS[layer.precision], *rest, DType.F32)
 
 
 LOWERINGS = (

@@ -19,22 +19,24 @@ from vgg16gpu.compiler.lowering.base import (
 )
 from vgg16gpu.compiler.lowering.general.matmul import Product, product_step
 from vgg16gpu.compiler.lowering.strided import View, view
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "gram.cu"
 TILE = 64  # channels of a block, as in the source
 SLICE = 1024  # pixels of a block
 
 
-def steps(layer: Layer[Gram], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Gram], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """Two launches: sums over slices of the pixels, then those of the slices."""
     del held
     batch, channels, *sides = x.shape
     pixels, tiles, elements = math.prod(sides), ceil_div(channels, TILE), channels * channels
     parts = 4 * batch * _slices(x.shape) * elements
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "gram_f32"),
             grid=Dim3(tiles * (tiles + 1) // 2, _slices(x.shape), batch),
             block=Dim3(BLOCK),
@@ -44,7 +46,7 @@ def steps(layer: Layer[Gram], x: Value, y: Value, held: NoWeights, places: Place
             names=layer.op.names,
             label=f"gram {channels}x{channels}",
         ),
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "gram_sum_f32"),
             grid=Dim3(ceil_div(elements, BLOCK), batch),
             block=Dim3(BLOCK),
@@ -68,8 +70,8 @@ def workspace_nbytes(layer: Layer[Gram]) -> int:
 
 
 def gradient_steps(
-    layer: Layer[GramGradient], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[GramGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch: the map times the gradient, which is symmetric, and so counts twice."""
     del held, places
     gradient, inp = x
@@ -81,7 +83,7 @@ def gradient_steps(
     return (product_step(made, alpha=alpha, names=layer.op.names, nbytes=nbytes, label="gradient of gram"),)
 
 
-def _pixels_by_channels(value: Value) -> View:
+def _pixels_by_channels(value: TensorDesc) -> View:
     """An NHWC map as a matrix for each image."""
     batch, channels, *sides = value.shape
     pixels = math.prod(sides)

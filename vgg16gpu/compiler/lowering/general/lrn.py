@@ -6,11 +6,13 @@ import math
 
 from vgg16gpu.compiler.graph.ops import LocalResponseNorm
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
-from vgg16gpu.program.launches import Kernel, Scalar, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import TensorDesc
 
 
-def steps(layer: Layer[LocalResponseNorm], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[LocalResponseNorm], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -18,7 +20,7 @@ def steps(layer: Layer[LocalResponseNorm], x: Value, y: Value, held: NoWeights, 
     grid, block = linear(count)
     numbers = (Scalar(number, "f") for number in (op.alpha, op.beta, op.bias))
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel("lrn.cu", "lrn_f32"),
             grid=grid,
             block=block,

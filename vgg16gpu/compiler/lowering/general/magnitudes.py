@@ -9,8 +9,8 @@ from typing import Final
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
 from vgg16gpu.compiler.quantization.histogram import BINS
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Layout, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, Layout, Pointer, TensorDesc
 
 KERNEL: Final = Kernel("magnitudes.cu", "magnitudes_f32")
 COUNTS_NBYTES: Final = 8 * BINS
@@ -27,16 +27,16 @@ class Tally:
     largest: Pointer  # a word: the bits of a float32
 
 
-def can_count(value: Value) -> bool:
+def can_count(value: TensorDesc) -> bool:
     """Whether the kernel reads what this value is made of, and how it lies: as Conv and Gemm want it."""
-    return value.element is Element.F32 and value.layout is Layout.NHWC
+    return value.element is DType.F32 and value.layout is Layout.NHWC
 
 
-def count(value: Value, rows: int, tally: Tally, facts: DeviceFacts) -> Step:
+def count(value: TensorDesc, rows: int, tally: Tally, facts: DeviceFacts) -> KernelLaunch:
     """Count the elements of the first `rows` of a value that `can_count`, beside earlier ones."""
     pixels = rows * math.prod(value.stored_shape[1:-1])
     blocks = min(ceil_div(pixels * value.pitch, _BLOCK_ELEMENTS), _BLOCKS_PER_MULTIPROCESSOR * facts.multiprocessors)
-    return Step(
+    return KernelLaunch(
         kernel=KERNEL,
         grid=Dim3(max(blocks, 1)),
         block=Dim3(BLOCK),

@@ -19,50 +19,48 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
-from vgg16gpu.program.values import Element, Layout, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 SOURCE: Final = "masked_gradient.cu"
 THREADS: Final = 128
 PIXELS: Final = 4  # of a thread
 VECTOR: Final = 8  # channels of a thread, at most
 MAX_GRADIENTS: Final = 4
-_F32: Final = Element.F32
+_F32: Final = DType.F32
 
 
-def kernel(
-    x: Sequence[Element], y: Element, pools: bool, width: int, *, factors: int = 0, clips: bool = False
-) -> Kernel:
+def kernel(x: Sequence[DType], y: DType, pools: bool, width: int, *, factors: int = 0, clips: bool = False) -> Kernel:
     """The kernel compiled for a map and gradients of these elements, and a result of that.
 
     factors: a bit for each gradient that has one for each image. clips: whether the map is what a Clip has given.
     """
     map_, *gradients = x
-    element = next((each for each in (*gradients, y, map_) if each is not Element.F32), Element.F32)
+    element = next((each for each in (*gradients, y, map_) if each is not DType.F32), DType.F32)
     macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
-    floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
+    floats = sum(1 << k for k, each in enumerate(x) if each is DType.F32 and element is not DType.F32)
     further = [(name, number) for name, number in (("FACTORS", factors), ("SCALED", _is_scaled(y))) if number]
-    further += [("MAP", map_.number)] if map_ not in (element, Element.F32) else []
+    further += [("MAP", map_.number)] if map_ not in (element, DType.F32) else []
     further += [CLIPS] if clips else []
     return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *further))
 
 
-def _is_scaled(y: Element) -> int:
+def _is_scaled(y: DType) -> int:
     """Whether a result of this element has a factor for each image: float16 has no room for gradients otherwise."""
-    return int(y in (Element.F16, Element.F16_PAIR))
+    return int(y in (DType.F16, DType.F16_PAIR))
 
 
-def _variants(element: Element, out: Element, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
+def _variants(element: DType, out: DType, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
     """Those of a perceptual loss, one or two gradients in the map's element or in float32."""
     for pools in (False, True):
         for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
-            factors = int(element in (Element.F16, Element.F16_PAIR) and gradients[0] is element)
+            factors = int(element in (DType.F16, DType.F16_PAIR) and gradients[0] is element)
             yield kernel((element, *gradients), out, pools, width, factors=factors).defines
 
 
 def _clip_variants() -> Iterator[tuple[tuple[str, int], ...]]:
     """Of a map that a Clip has given, as each precision stores it, with two gradients."""
-    for element, out, width in ((_F32, _F32, 4), (Element.F16, _F32, 8), (Element.BF16, Element.BF16, 8)):
+    for element, out, width in ((_F32, _F32, 4), (DType.F16, _F32, 8), (DType.BF16, DType.BF16, 8)):
         for pools in (False, True):
             yield kernel((element, _F32, _F32), out, pools, width, clips=True).defines
 
@@ -72,26 +70,26 @@ VARIANTS = tuple(
         defines
         for element, out, width in (
             *((_F32, _F32, width) for width in (1, 4)),
-            *((Element.F16, _F32, width) for width in (1, 4, 8)),
-            (Element.F16, Element.F16, 8),
-            (Element.BF16, _F32, 8),
-            (Element.BF16, Element.BF16, 8),
-            *((Element.F16_PAIR, _F32, width) for width in (1, 4, 8)),
-            (Element.F16_PAIR, Element.F16_PAIR, 8),
+            *((DType.F16, _F32, width) for width in (1, 4, 8)),
+            (DType.F16, DType.F16, 8),
+            (DType.BF16, _F32, 8),
+            (DType.BF16, DType.BF16, 8),
+            *((DType.F16_PAIR, _F32, width) for width in (1, 4, 8)),
+            (DType.F16_PAIR, DType.F16_PAIR, 8),
         )
         for defines in _variants(element, out, width)
     )
 )
 VARIANTS += tuple(_clip_variants())
 VARIANTS += tuple(
-    kernel((Element.F16_PAIR, *gradients), Element.F16, True, 8, factors=1).defines
-    for gradients in ((Element.F16,), (Element.F16, _F32))
+    kernel((DType.F16_PAIR, *gradients), DType.F16, True, 8, factors=1).defines
+    for gradients in ((DType.F16,), (DType.F16, _F32))
 )  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[MaskedGradient], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[MaskedGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. x: what the ReLU or the Clip has given, then gradients."""
     del held
     op, gradients = layer.op, x[1:]
@@ -103,7 +101,7 @@ def steps(
     how = places.rescaling
     rows = [_strides(value) for value in (y, *x)]
     return (
-        Step(
+        KernelLaunch(
             kernel=kernel(
                 [value.element for value in x],
                 y.element,
@@ -145,30 +143,30 @@ def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
     return mma.supports(layer) or wgmma.stores_pairs(layer)
 
 
-def _takes(layer: Layer[MaskedGradient]) -> tuple[Element, ...]:
+def _takes(layer: Layer[MaskedGradient]) -> tuple[DType, ...]:
     element = wgmma.ELEMENTS[layer.precision]
-    if element is Element.F16 and layer.op.pools:  # equal maxima differ in what rounding left
-        return element, Element.F16_PAIR, Element.F32
+    if element is DType.F16 and layer.op.pools:  # equal maxima differ in what rounding left
+        return element, DType.F16_PAIR, DType.F32
     # Limits are compared with what maps mean: pairs, which hold it times a scale, are converted.
-    return (Element.F32,) if layer.op.range and element is Element.F16_PAIR else (element, Element.F32)
+    return (DType.F32,) if layer.op.range and element is DType.F16_PAIR else (element, DType.F32)
 
 
-def _gives(layer: Layer[MaskedGradient], wanted: tuple[Element, ...]) -> Element:
+def _gives(layer: Layer[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
     """bfloat16 where that is multiplied; float16 and pairs need a factor of each image: the planner knows where."""
-    return Element.BF16 if layer.precision == "bf16" and Element.BF16 in wanted else Element.F32
+    return DType.BF16 if layer.precision == "bf16" and DType.BF16 in wanted else DType.F32
 
 
-def _strides(value: Value) -> tuple[int, ...]:
+def _strides(value: TensorDesc) -> tuple[int, ...]:
     """Of (n, h, w, c), in elements."""
     image, channel, row, column = view(value).strides
     return image, row, column, channel
 
 
-def _vector(values: Sequence[Value]) -> int:
+def _vector(values: Sequence[TensorDesc]) -> int:
     """How many neighbouring channels a thread takes; 1 where they do not all lie side by side."""
     if any(value.layout is not Layout.NHWC for value in values):
         return 1
-    width = 4 if all(value.element is Element.F32 for value in values) else VECTOR
+    width = 4 if all(value.element is DType.F32 for value in values) else VECTOR
     return width if all(value.pitch % width == 0 for value in values) else 4
 
 

@@ -18,8 +18,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import View, view
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
-from vgg16gpu.program.values import Layout, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.values import Layout, TensorDesc
 
 SOURCE = "matmul.cu"
 TILE = 32  # rows and columns of a block, as in the source
@@ -43,7 +43,9 @@ class Product:
         return Walk(tuple((fill,) * (Walk.RANK - len(row[:-2])) + row[:-2] for row, fill in rows))
 
 
-def steps(layer: Layer[MatMul], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[MatMul], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -56,12 +58,12 @@ def steps(layer: Layer[MatMul], x: tuple[Value, ...], y: Value, held: NoWeights,
 
 def product_step(
     made: Product, *, alpha: float, names: tuple[str, ...], nbytes: int, label: str, beta: float = 0.0
-) -> Step:
+) -> KernelLaunch:
     """One launch: out = alpha * (a @ b) + beta * c."""
     a, b, c, out = made.a, made.b, made.c, made.out
     (m, k), n = a.shape[-2:], b.shape[-1]
     *batch, rows, columns = made.extents
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "matmul_f32"),
         grid=Dim3(math.prod(batch) * ceil_div(rows, TILE) * ceil_div(columns, TILE)),
         block=Dim3(BLOCK),
@@ -78,7 +80,7 @@ def product_step(
     )
 
 
-def product(op: MatMul, x: Sequence[Value], y: Value) -> Product:
+def product(op: MatMul, x: Sequence[TensorDesc], y: TensorDesc) -> Product:
     """What is multiplied, by the rules of numpy.matmul: vectors are matrices of one row (a) or column (b)."""
     left, right = view(x[0]), view(x[1])
     vectors = len(left.shape) == 1, len(right.shape) == 1

@@ -6,14 +6,16 @@ import math
 
 from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
-def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -22,7 +24,7 @@ def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Place
     window, pads = op.window, op.window.padding(height, width)
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return (
-        Step(
+        KernelLaunch(
             kernel=_kernel("pool_f32", op),
             grid=grid,
             block=block,
@@ -39,13 +41,15 @@ def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Place
     )
 
 
-def global_steps(layer: Layer[GlobalPool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def global_steps(
+    layer: Layer[GlobalPool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
     batch, height, width, pitch = x.stored_shape
     return (
-        Step(
+        KernelLaunch(
             kernel=_kernel("global_pool_f32", op),
             grid=Dim3(batch * pitch // 4),
             block=Dim3(BLOCK),

@@ -6,16 +6,16 @@ import math
 
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
 from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
-from vgg16gpu.program.launches import Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "pool_gradient.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[PoolGradient], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[PoolGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. x: the gradient of what was pooled, and the map before the pool; y: the gradient of that map."""
     del held, places
     op, (gradient, inp) = layer.op, x
@@ -24,7 +24,7 @@ def steps(
     window, pads = op.window, op.window.padding(height, width)
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "pool_gradient_f32", (("AVERAGE", int(op.kind == "average")),)),
             grid=grid,
             block=block,

@@ -9,21 +9,23 @@ from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, ceil_div, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, TensorDesc
 
 SOURCE: Final = "pool_stored.cu"
 VECTOR: Final = 8  # channels of a thread
-VARIANTS = tuple((("ELEMENT", element.number),) for element in (Element.F16, Element.BF16, Element.F16_PAIR))
+VARIANTS = tuple((("ELEMENT", element.number),) for element in (DType.F16, DType.BF16, DType.F16_PAIR))
 
 
-def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held
     _, _, height, width = x.shape
     batch, rows, columns, pitch = y.stored_shape
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "pool_stored", (("ELEMENT", x.element.number),)),
             grid=Dim3(ceil_div(rows * columns * pitch // VECTOR, BLOCK), batch),
             block=Dim3(BLOCK),

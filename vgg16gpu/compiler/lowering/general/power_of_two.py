@@ -15,19 +15,21 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.layout.rescale import largest
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "power_of_two.cu"
 
 
-def steps(layer: Layer[PowerOfTwo], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[PowerOfTwo], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """Two launches: the largest magnitude of each image, then its factor."""
     del held
     batch = x.shape[0]
     return (
         replace(largest(x, places.counters), names=layer.op.names),
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "power_of_two_f32"),
             grid=Dim3(batch),
             block=Dim3(BLOCK),

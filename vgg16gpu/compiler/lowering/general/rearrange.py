@@ -21,8 +21,8 @@ from vgg16gpu.compiler.lowering.base import (
 )
 from vgg16gpu.compiler.lowering.strided import Room, View, plain_strides, room, view
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Argument, Kernel, Scalar, Step, Walk
-from vgg16gpu.program.values import Pointer, Value
+from vgg16gpu.program.launches import Argument, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.values import Pointer, TensorDesc
 
 SOURCE = "rearrange.cu"
 
@@ -44,7 +44,7 @@ def copy_step(
     starts: tuple[int, ...] | None = None,
     steps: tuple[int, ...] | None = None,
     fill: float = 0.0,
-) -> Step:
+) -> KernelLaunch:
     """One launch: the element i of `target` is element starts + i * steps of `source`, or `fill` beyond its ends.
 
     Dimensions of both are in the ONNX order of the output. Without starts and steps: element i.
@@ -55,19 +55,23 @@ def copy_step(
     return _step("rearrange_f32", target, (source.pointer, walk, Scalar(fill, "f")), names, label)
 
 
-def whole(y: Value) -> Part:
+def whole(y: TensorDesc) -> Part:
     """All of a value."""
     return Part(y.pointer, room(y))
 
 
-def transpose_steps(layer: Layer[Transpose], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def transpose_steps(
+    layer: Layer[Transpose], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
     return (copy_step(view(x).permuted(op.permutation), whole(y), names=op.names, label="transpose"),)
 
 
-def slice_steps(layer: Layer[Slice], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def slice_steps(
+    layer: Layer[Slice], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -75,7 +79,9 @@ def slice_steps(layer: Layer[Slice], x: Value, y: Value, held: NoWeights, places
     return (copy_step(view(x), whole(y), names=op.names, label="slice", starts=op.starts, steps=steps),)
 
 
-def pad_steps(layer: Layer[Pad], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def pad_steps(
+    layer: Layer[Pad], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     op = layer.op
@@ -84,8 +90,8 @@ def pad_steps(layer: Layer[Pad], x: Value, y: Value, held: NoWeights, places: Pl
 
 
 def concat_steps(
-    layer: Layer[Concat], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
+    layer: Layer[Concat], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch for each operand; the last one also writes y's padding where that lies behind it."""
     del held, places
     op = layer.op
@@ -98,7 +104,9 @@ def concat_steps(
     return tuple(made)
 
 
-def reshape_steps(layer: Layer[Reshape], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def reshape_steps(
+    layer: Layer[Reshape], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     source, target = view(x), whole(y)
@@ -114,7 +122,9 @@ def gather_weights(layer: Layer[Gather], arena: WeightArena) -> tuple[Pointer]:
     return (arena.add(np.ascontiguousarray(op.indices, np.int32)),)
 
 
-def gather_steps(layer: Layer[Gather], x: Value, y: Value, held: tuple[Pointer], places: Places) -> tuple[Step, ...]:
+def gather_steps(
+    layer: Layer[Gather], x: TensorDesc, y: TensorDesc, held: tuple[Pointer], places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch. Raises ModelError for an index that x does not have."""
     del places
     op = layer.op
@@ -132,7 +142,7 @@ def gather_steps(layer: Layer[Gather], x: Value, y: Value, held: tuple[Pointer],
     return (_step("gather_f32", target, arguments, op.names, "gather"),)
 
 
-def _part(y: Value, axis: int, begin: int, size: int, *, is_last: bool) -> Part:
+def _part(y: TensorDesc, axis: int, begin: int, size: int, *, is_last: bool) -> Part:
     """Where an operand of a concatenation goes that has `size` of y's elements along `axis`, from `begin` on."""
     all_of_it = room(y)
     dim = all_of_it.order.index(axis)
@@ -143,10 +153,12 @@ def _part(y: Value, axis: int, begin: int, size: int, *, is_last: bool) -> Part:
     return Part(pointer, replace(all_of_it, extents=extents, limits=limits))
 
 
-def _step(kernel: str, target: Part, arguments: tuple[Argument, ...], names: tuple[str, ...], label: str) -> Step:
+def _step(
+    kernel: str, target: Part, arguments: tuple[Argument, ...], names: tuple[str, ...], label: str
+) -> KernelLaunch:
     count = target.room.count
     grid, block = linear(max(count, 1))  # an empty value needs a launch no less than a full one
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, kernel),
         grid=grid,
         block=block,

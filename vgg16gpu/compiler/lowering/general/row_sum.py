@@ -6,18 +6,20 @@ import math
 
 from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, RowSum
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "row_sum.cu"
 
 
-def steps(layer: Layer[RowSum], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[RowSum], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     missing = MAX_ROWS - len(x)
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "row_sum_f32"),
             grid=Dim3(y.shape[0]),
             block=Dim3(BLOCK),

@@ -8,18 +8,20 @@ from collections.abc import Container
 from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import Room, room, view
-from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
-from vgg16gpu.program.values import Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Walk
+from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "softmax.cu"
 
 
-def steps(layer: Layer[Softmax], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[Softmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     batch, features = x.shape
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "softmax_f32"),
             grid=Dim3(batch),
             block=Dim3(BLOCK),
@@ -32,7 +34,9 @@ def steps(layer: Layer[Softmax], x: Value, y: Value, held: NoWeights, places: Pl
     )
 
 
-def axis_steps(layer: Layer[AxisSoftmax], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def axis_steps(
+    layer: Layer[AxisSoftmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch, for values of any rank and layout."""
     del held, places
     op = layer.op
@@ -41,7 +45,7 @@ def axis_steps(layer: Layer[AxisSoftmax], x: Value, y: Value, held: NoWeights, p
     rows = _part(room(y), {*range(len(y.shape))} - {*inner})
     strides = view(x).strides
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "axis_softmax_f32"),
             grid=Dim3(rows.count),
             block=Dim3(BLOCK),

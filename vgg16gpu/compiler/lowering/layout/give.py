@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Element, Layout, OutputForm, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import DType, Layout, OutputForm, Pointer, TensorDesc
 
 SOURCE = "give.cu"
 TILE = 32
@@ -16,11 +16,11 @@ MAX_BLOCKS = 4096  # per image
 VARIANTS = tuple(
     (("INPUT", stored.number), ("OUTPUT", given.number), *factor)
     for stored, given, factor in (
-        *((element, Element.F32, ()) for element in Element),
-        (Element.F32, Element.BF16, ()),
-        (Element.F16, Element.F16, ()),
-        (Element.BF16, Element.BF16, ()),
-        (Element.F16_PAIR, Element.F32, (("FACTOR", 1),)),
+        *((element, DType.F32, ()) for element in DType),
+        (DType.F32, DType.BF16, ()),
+        (DType.F16, DType.F16, ()),
+        (DType.BF16, DType.BF16, ()),
+        (DType.F16_PAIR, DType.F32, (("FACTOR", 1),)),
     )
 )  # tools/ptxas.py
 
@@ -35,7 +35,7 @@ class _Matrices(NamedTuple):
     turned: bool
 
 
-def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None) -> Step:
+def give(x: TensorDesc, form: OutputForm, target: Pointer, images: int | None = None) -> KernelLaunch:
     """A stored value in this form at `target`: all of it, or its first images."""
     found = _matrices(x, form)
     images = images or _images(x)
@@ -45,7 +45,7 @@ def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None)
     across = ("give_narrow", narrow) if found.columns <= NARROW else ("give_turned", turned)
     kernel, grid = across if found.turned else ("give_straight", straight)
     macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number), *((("FACTOR", 1),) if x.factor else ()))
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, kernel, macros),
         grid=grid,
         block=Dim3(BLOCK),
@@ -60,12 +60,12 @@ def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None)
     )
 
 
-def _images(x: Value) -> int:
+def _images(x: TensorDesc) -> int:
     """How many matrices are stored: one where there are no rows for images."""
     return x.shape[0] if len(x.shape) > 1 else 1
 
 
-def _matrices(x: Value, form: OutputForm) -> _Matrices:
+def _matrices(x: TensorDesc, form: OutputForm) -> _Matrices:
     per_image = math.prod(x.shape[1:]) if len(x.shape) > 1 else math.prod(x.shape)
     if len(x.shape) not in (2, 4):
         return _Matrices(1, per_image, per_image, per_image, turned=False)

@@ -18,8 +18,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.layout import preprocess
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Layout, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import Layout, Pointer, TensorDesc
 
 SOURCE = "layout.cu"
 MAX_INPUT_BLOCKS = 64  # per image
@@ -31,13 +31,13 @@ def input_blocks(shape: Shape, kind: str) -> int:
     return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), block_pixels))
 
 
-def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
+def take_in(source: Source, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
     """The input as the host left it into float32 NHWC; NaN and Inf are told in the status words. kind: of device."""
     blocks = input_blocks(y.shape, kind)
     if source.normalisation:
         return preprocess.from_bytes(source.pointer, y, source.normalisation, blocks, source.limits)
     batch, channels, *spatial = y.shape
-    return Step(
+    return KernelLaunch(
         kernel=taking(Kernel(SOURCE, "nchw_to_nhwc_f32"), source.limits),
         grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),
@@ -52,11 +52,11 @@ def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
     )
 
 
-def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
+def from_nhwc(x: TensorDesc, y: TensorDesc, names: tuple[str, ...], label: str) -> KernelLaunch:
     """A value in the device layout into the order of the ONNX graph. y may have another rank, or a padded pitch."""
     batch, channels, *spatial = x.shape
     row = math.prod(y.stored_shape[1:]) if y.layout is Layout.PLAIN else y.pitch
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "nhwc_to_nchw_f32"),
         grid=Dim3(ceil_div(row, BLOCK), batch),
         block=Dim3(BLOCK),
@@ -67,17 +67,21 @@ def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
     )
 
 
-def flatten_steps(layer: Layer[Flatten], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def flatten_steps(
+    layer: Layer[Flatten], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     return (from_nhwc(x, y, layer.op.names, "flatten"),)
 
 
-def identity_steps(layer: Layer[Identity], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+def identity_steps(
+    layer: Layer[Identity], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+) -> tuple[KernelLaunch, ...]:
     """One launch: a copy, left only where somebody asks for both names of a value."""
     del held, places
-    flat = Value(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
-    return (from_nhwc(flat, Value(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
+    flat = TensorDesc(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
+    return (from_nhwc(flat, TensorDesc(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
 
 
 LOWERINGS = (Lowering(Flatten, flatten_steps, no_weights), Lowering(Identity, identity_steps, no_weights))

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import WeightArena, ceil_div, linear, scalars
-from vgg16gpu.program.launches import Kernel, Step
-from vgg16gpu.program.values import Arena, Element, Pointer, padded_channels
+from vgg16gpu.program.launches import Kernel, KernelLaunch
+from vgg16gpu.program.values import Arena, DType, Pointer, padded_channels
 
 Weights: TypeAlias = npt.NDArray[np.generic]  # float32, or int8 for 8-bit elements
 
@@ -34,12 +34,12 @@ def _pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer
     target = arena.reserve(4 * rows * columns)
     grid, block = linear(rows * columns)
     shape = scalars(rows, out_channels, columns, channels, padded_channels(channels), kernel_h * kernel_w)
-    arena.add_packed(weight, Step(Kernel(SOURCE, "pack_conv_f32"), grid, block, (target, STAGING, *shape)))
+    arena.add_packed(weight, KernelLaunch(Kernel(SOURCE, "pack_conv_f32"), grid, block, (target, STAGING, *shape)))
     return target
 
 
 def pack_gemm(
-    weight: Weights, channels: int, pixels: int, arena: WeightArena, element: Element = Element.F32, alignment: int = 4
+    weight: Weights, channels: int, pixels: int, arena: WeightArena, element: DType = DType.F32, alignment: int = 4
 ) -> Pointer:
     """(OUT, C * pixels) -> (OUT, pixels, C padded to `alignment`) of `element`, or as it is where that is the same.
 
@@ -50,15 +50,13 @@ def pack_gemm(
     return arena.once(key, lambda: _pack_gemm(weight, channels, padded, pixels, element, arena))
 
 
-def _pack_gemm(
-    weight: Weights, channels: int, padded: int, pixels: int, element: Element, arena: WeightArena
-) -> Pointer:
+def _pack_gemm(weight: Weights, channels: int, padded: int, pixels: int, element: DType, arena: WeightArena) -> Pointer:
     rows = weight.shape[0]
-    if element is Element.F32 and pixels == 1 and padded == channels:
+    if element is DType.F32 and pixels == 1 and padded == channels:
         return arena.add(weight)
     row_nbytes = element.nbytes * pixels * padded
     kernel = Kernel(SOURCE, "pack_gemm_f32")
-    if element is not Element.F32:
+    if element is not DType.F32:
         kernel = Kernel(BLOCKS_SOURCE, "pack_rows", (("ELEMENT", element.number),))
     target = arena.reserve(rows * row_nbytes)
     slab_rows = max(1, SLAB_NBYTES // (weight.itemsize * weight.shape[1]))
@@ -67,7 +65,7 @@ def _pack_gemm(
         grid, block = linear(slab.shape[0] * pixels * padded)
         shape = scalars(slab.shape[0], channels, padded, pixels)
         place = Pointer(target.arena, target.offset + first * row_nbytes)
-        arena.add_packed(slab, Step(kernel, grid, block, (place, STAGING, *shape)))
+        arena.add_packed(slab, KernelLaunch(kernel, grid, block, (place, STAGING, *shape)))
     return target
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK
 from vgg16gpu.compiler.lowering.layout.resize import Integers, Words, halves, with_header
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.program.ycbcr import factors
 
@@ -30,12 +30,12 @@ def table(sources: Integers, targets: Integers, heights: Integers, widths: Integ
     return with_header(found)
 
 
-def step(out: Pointer, pool: Pointer, table: Pointer, most: int) -> Step:
+def step(out: Pointer, pool: Pointer, table: Pointer, most: int) -> KernelLaunch:
     """A launch that makes (height, width, 3) bytes of every picture in `table`, at most `most`, to 65535.
 
     The blocks of pictures that the table lacks return at once. The table lies at a multiple of 4 bytes.
     """
-    return Step(
+    return KernelLaunch(
         kernel=KERNEL,
         grid=Dim3(_BLOCKS, most),
         block=Dim3(BLOCK),

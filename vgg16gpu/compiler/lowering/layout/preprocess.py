@@ -10,8 +10,8 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Array, Limits
 from vgg16gpu.compiler.lowering.activation import input_limits, taking
 from vgg16gpu.compiler.lowering.base import BLOCK, WeightArena, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import Pointer, TensorDesc
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ def weights(normalisation: Normalisation, arena: WeightArena) -> tuple[Pointer, 
 
 
 def from_bytes(
-    source: Pointer, y: Value, normalisation: tuple[Pointer, Pointer], blocks: int, limits: Limits | None = None
-) -> Step:
+    source: Pointer, y: TensorDesc, normalisation: tuple[Pointer, Pointer], blocks: int, limits: Limits | None = None
+) -> KernelLaunch:
     """(N, H, W, C) bytes at `source` into normalised values at `y`, clipped to limits, by `blocks` blocks an image."""
     batch, channels, *spatial = y.shape
-    return Step(
+    return KernelLaunch(
         kernel=taking(Kernel("preprocess.cu", "preprocess_u8"), limits),
         grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),

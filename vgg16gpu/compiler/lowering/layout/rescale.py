@@ -6,14 +6,14 @@ import math
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import BLOCK, Rescaling, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.values import DType, Pointer, TensorDesc
 
 SOURCE: Final = "rescale.cu"
 VECTOR: Final = 8  # channels of a thread, as in the source
 SLICE: Final = 16384  # elements of a block of largest_f32
 EXPONENT: Final = 15  # what is stored is below 2^EXPONENT
-VARIANTS = tuple((("OUT", element.number),) for element in (Element.F16, Element.F16_PAIR))  # tools/ptxas.py
+VARIANTS = tuple((("OUT", element.number),) for element in (DType.F16, DType.F16_PAIR))  # tools/ptxas.py
 
 
 def factors_nbytes(batch: int) -> int:
@@ -26,11 +26,11 @@ def of_results(factors: Pointer, batch: int) -> Pointer:
     return Pointer(factors.arena, factors.offset + 4 * batch)
 
 
-def largest(x: Value, words: Pointer) -> Step:
+def largest(x: TensorDesc, words: Pointer) -> KernelLaunch:
     """Return what raises a word for each image, zero at first, to the largest magnitude of a float32 value."""
     batch, *inner = x.stored_shape
     elements = math.prod(inner)
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "largest_f32"),
         grid=Dim3(ceil_div(elements, SLICE), batch),
         block=Dim3(BLOCK),
@@ -41,7 +41,7 @@ def largest(x: Value, words: Pointer) -> Step:
     )
 
 
-def rescale(x: Value, y: Value, how: Rescaling, maxima: Pointer) -> Step:
+def rescale(x: TensorDesc, y: TensorDesc, how: Rescaling, maxima: Pointer) -> KernelLaunch:
     """Return what brings a float32 NHWC map to float16 or pairs y, and writes its `factor`, behind it that of results.
 
     how: with one bound, that of x. maxima: words for the largest magnitude of each image.
@@ -49,7 +49,7 @@ def rescale(x: Value, y: Value, how: Rescaling, maxima: Pointer) -> Step:
     assert y.factor is not None  # whoever calls gives it room
     batch, *spatial, pitch = y.stored_shape
     pixels = math.prod(spatial)
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "rescale", (("OUT", y.element.number),)),
         grid=Dim3(ceil_div(pixels * pitch // VECTOR, BLOCK), batch),
         block=Dim3(BLOCK),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
 from vgg16gpu.io.preprocessing import INTERPOLATIONS, resized_shape
-from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import Pointer
 
 Integers: TypeAlias = npt.NDArray[np.integer]
@@ -129,7 +129,9 @@ def with_header(entries: Words) -> Words:
     return np.concatenate([np.array([len(entries)] + [0] * (HEADER_WORDS - 1), np.int32), entries.ravel()])
 
 
-def steps(fit: Fit, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int) -> tuple[Step, ...]:
+def steps(
+    fit: Fit, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int
+) -> tuple[KernelLaunch, ...]:
     """Two launches that make (row, H, W, channels) bytes at `out` of every picture in `table`, at most `most`.
 
     Their grids are for `most` pictures, to 65535; the blocks of those that the table lacks return at once. Table and
@@ -139,14 +141,14 @@ def steps(fit: Fit, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointe
     defines = (("CHANNELS", fit.channels),)
     size = scalars(height, width)
     return (
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "resize_tables", defines),
             grid=Dim3(ceil_div(height + width, BLOCK), most),
             block=Dim3(BLOCK),
             arguments=(scratch, table, *size, *scalars(INTERPOLATIONS.index(fit.interpolation))),
             label="weights of pictures",
         ),
-        Step(
+        KernelLaunch(
             kernel=Kernel(SOURCE, "resize_crop", defines),
             grid=Dim3(ceil_div(width, _TILE), ceil_div(height, _TILE), most),
             block=Dim3(BLOCK),

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Pointer, Value
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.values import Pointer, TensorDesc
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64
@@ -42,10 +42,10 @@ def unit(channels: int, arena: WeightArena) -> Scaling:
     return Scaling(ones, ones, ones, stored, uniform=True)
 
 
-def observe(value: Value, scaling: Scaling) -> Step:
+def observe(value: TensorDesc, scaling: Scaling) -> KernelLaunch:
     """Note the largest magnitude of each channel of a float32 NHWC value, or matrix, beside earlier ones."""
     pixels = math.prod(value.stored_shape[:-1])
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "observe_f32"),
         grid=Dim3(ceil_div(value.pitch, CHANNELS_PER_BLOCK), min(MAX_CHUNKS, ceil_div(pixels, 4))),
         block=Dim3(BLOCK),
@@ -80,7 +80,7 @@ def scale_rows(
     """
     made = RowScales(*(arena.add_zeros(stored) for _ in range(3)))
     strides = scalars(rows.channels, rows.taps, rows.row_stride, rows.channel_stride, rows.tap_stride, int(folds))
-    step = Step(
+    step = KernelLaunch(
         kernel=Kernel(SOURCE, "row_scale_f32"),
         grid=Dim3(rows.rows),
         block=Dim3(BLOCK),
@@ -94,9 +94,9 @@ def scale_rows(
     return made
 
 
-def choose(scaling: Scaling) -> Step:
+def choose(scaling: Scaling) -> KernelLaunch:
     """Fix the scales of a value."""
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "choose_scale_f32"),
         grid=Dim3(1),
         block=Dim3(BLOCK),

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
-from vgg16gpu.program.plans import Control
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.plans import StatusBlock
 from vgg16gpu.program.values import OutputForm, Pointer
 
 KERNEL: Final = Kernel("settle.cu", "settle")
@@ -28,7 +28,7 @@ class Written(NamedTuple):
 
 
 def settle(
-    control: Control,
+    control: StatusBlock,
     found: Pointer,
     outputs: Sequence[Written],
     images: int,
@@ -36,7 +36,7 @@ def settle(
     *,
     allows_nonfinite: bool,
     guard: Pointer | None = None,
-) -> list[Step]:
+) -> list[KernelLaunch]:
     """Launches that note in `found` what the control words say of the first images, which are `first` and following.
 
     The rows of images without a valid result become NaN. guard: where to say which images need the second pass that
@@ -63,7 +63,7 @@ def _follows(guard: Pointer | None, start: int) -> int:
 
 
 def _step(
-    control: Control,
+    control: StatusBlock,
     found: Pointer,
     outputs: Sequence[Written],
     images: int,
@@ -71,10 +71,10 @@ def _step(
     guard: Pointer,
     allows_nonfinite: int,
     follows: int,
-) -> Step:
+) -> KernelLaunch:
     missing = _OUTPUTS - len(outputs)
     places = [output.pointer for output in outputs] + [found] * missing
-    return Step(
+    return KernelLaunch(
         kernel=KERNEL,
         grid=Dim3(_BLOCKS, images),
         block=Dim3(BLOCK),

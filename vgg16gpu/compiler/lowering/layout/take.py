@@ -7,25 +7,27 @@ from collections.abc import Sequence
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Walk
+from vgg16gpu.program.values import DType, Pointer
 
 SOURCE = "take.cu"
-ELEMENTS = (Element.F32, Element.F16, Element.BF16, Element.U8)  # that arrays may have
+ELEMENTS = (DType.F32, DType.F16, DType.BF16, DType.U8)  # that arrays may have
 VARIANTS = tuple((("ELEMENT", element.number),) for element in ELEMENTS)  # tools/ptxas.py
 MAX_BLOCKS = 1024  # per image
 
 
-def take(x: Pointer, element: Element, shape: Shape, strides: Sequence[int], target: Pointer, end: Pointer) -> Step:
+def take(
+    x: Pointer, element: DType, shape: Shape, strides: Sequence[int], target: Pointer, end: Pointer
+) -> KernelLaunch:
     """Images of any strides (in elements) to `target`, dense, as uint8 or float32; zeros from behind them to `end`."""
     images, values = shape[0], math.prod(shape[1:])
-    behind = Pointer(target.arena, target.offset + images * values * (1 if element is Element.U8 else 4))
+    behind = Pointer(target.arena, target.offset + images * values * (1 if element is DType.U8 else 4))
     extents, steps = _joined(shape[1:], strides[1:])
-    in_order = steps in ((), (1,)) and element is not Element.U8
+    in_order = steps in ((), (1,)) and element is not DType.U8
     is_dense = in_order and values % 4 == 0 and strides[0] % 4 == 0 and x.offset % 16 == 0
     missing = Walk.RANK - len(extents)
     walk = () if is_dense else (Walk(((1,) * missing + extents, (0,) * missing + steps)),)
-    return Step(
+    return KernelLaunch(
         kernel=Kernel(SOURCE, "take_dense" if is_dense else "take", (("ELEMENT", element.number),)),
         grid=Dim3(max(1, min(MAX_BLOCKS, ceil_div(values, BLOCK * (4 if is_dense else 1)))), images),
         block=Dim3(BLOCK),
