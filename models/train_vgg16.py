@@ -37,7 +37,7 @@ from torch import nn
 from torch.nn import functional
 
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, NOTE_KEY, PREPROCESS_KEY
-from vgg16gpu.compiler.vgg.architecture import Layer, Vgg
+from vgg16gpu.compiler.vgg.architecture import Vgg, VggLayer
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Pixels
@@ -128,7 +128,7 @@ def build(net: Vgg) -> nn.Sequential:
     return model
 
 
-def _modules(layer: Layer) -> list[nn.Module]:
+def _modules(layer: VggLayer) -> list[nn.Module]:
     match layer.kind:
         case "Conv":
             return [nn.Conv2d(layer.shape[1], layer.shape[0], kernel_size=3, padding=1)]

@@ -96,7 +96,7 @@ def unlimited(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("name", ["hardtanh.onnx"])
 def test_limits_that_are_lost_fail_both(files: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qdq, "dequantised", unlimited)
+    monkeypatch.setattr(qdq, "strip_qdq", unlimited)
     report, code = report_of(files, name)
     assert code == 1
     assert report["inputs_passed"] == 0

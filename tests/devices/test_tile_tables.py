@@ -10,7 +10,7 @@ import pytest
 from tests.support.tune_device import H200
 from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvDesc, LargeTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import tile_tables
@@ -18,11 +18,11 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.program.values import DType
 
 GPU = "NVIDIA H200"
-CONV = ConvProblem(1, 28, 28, 256, 512, DType.F16, DType.F16, pool=False)
-FIRST = conv_first.FirstProblem(8, 224, 224, 64, DType.F16)
-CHAIN = conv_first_two.ChainProblem(8, 224, 224, DType.F16)
-GEMV = fc_wgmma.FcProblem(1, 4096, 25088, DType.F16)
-GEMM = fc_wgmma.FcProblem(128, 1000, 4096, DType.F16)
+CONV = ConvDesc(1, 28, 28, 256, 512, DType.F16, DType.F16, pool=False)
+FIRST = conv_first.FirstConvDesc(8, 224, 224, 64, DType.F16)
+CHAIN = conv_first_two.ConvPairDesc(8, 224, 224, DType.F16)
+GEMV = fc_wgmma.GemmDesc(1, 4096, 25088, DType.F16)
+GEMM = fc_wgmma.GemmDesc(128, 1000, 4096, DType.F16)
 OP_MODULES = [(conv_wgmma, CONV), (conv_first, FIRST), (conv_first_two, CHAIN), (fc_wgmma, GEMV), (fc_wgmma, GEMM)]
 
 

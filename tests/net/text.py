@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, TmaDescriptor, Walk
+from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
@@ -112,7 +112,7 @@ def _argument(argument: Argument) -> str:
             return _float(value)
         case Scalar(value):
             return str(int(value))
-        case Walk():
+        case StridedIndexer():
             return f"walk({' '.join(map(str, argument.words))})"
         case TmaDescriptor():
             numbers = (argument.dimensions, argument.strides, argument.box)

@@ -6,29 +6,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.selection import examples
-from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
+from vgg16gpu.program.arena import LiveRange, aligned, assign_offsets
 from vgg16gpu.program.values import ALIGNMENT
 
 STEPS = 12
 
 spans = st.tuples(st.integers(0, STEPS), st.integers(0, STEPS)).map(sorted)
 lifetimes = st.lists(
-    st.builds(lambda nbytes, span: Lifetime(nbytes, span[0], span[1]), st.integers(0, 5000), spans), max_size=16
+    st.builds(lambda nbytes, span: LiveRange(nbytes, span[0], span[1]), st.integers(0, 5000), spans), max_size=16
 )
 
 
-def alive_together(a: Lifetime, b: Lifetime) -> bool:
+def alive_together(a: LiveRange, b: LiveRange) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def live_nbytes(lives: list[Lifetime]) -> list[int]:
+def live_nbytes(lives: list[LiveRange]) -> list[int]:
     """Bytes that are alive at each step."""
     return [sum(aligned(life.nbytes) for life in lives if life.first <= step <= life.last) for step in range(STEPS + 1)]
 
 
 @examples(100)
 @given(lifetimes)
-def test_live_buffers_never_overlap(lives: list[Lifetime]) -> None:
+def test_live_buffers_never_overlap(lives: list[LiveRange]) -> None:
     offsets, size = assign_offsets(lives)
     assert len(offsets) == len(lives)
     for i, a in enumerate(lives):
@@ -41,7 +41,7 @@ def test_live_buffers_never_overlap(lives: list[Lifetime]) -> None:
 
 @examples(100)
 @given(lifetimes)
-def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[Lifetime]) -> None:
+def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[LiveRange]) -> None:
     _, size = assign_offsets(lives)
     assert size >= max(live_nbytes(lives))
     assert size <= sum(aligned(life.nbytes) for life in lives)
@@ -52,20 +52,20 @@ def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[Lifetime]) -> N
 def test_a_chain_that_shrinks_takes_its_two_largest_neighbours(sizes: list[int]) -> None:
     """As a VGG's does, but for its input."""
     sizes.sort(reverse=True)
-    _, size = assign_offsets([Lifetime(nbytes, step, step + 1) for step, nbytes in enumerate(sizes)])
+    _, size = assign_offsets([LiveRange(nbytes, step, step + 1) for step, nbytes in enumerate(sizes)])
     assert size == aligned(sizes[0]) + aligned(sizes[1])
 
 
 def test_a_gap_between_live_buffers_is_used() -> None:
-    below, dies, above = Lifetime(1024, 0, 9), Lifetime(768, 0, 1), Lifetime(512, 0, 9)
+    below, dies, above = LiveRange(1024, 0, 9), LiveRange(768, 0, 1), LiveRange(512, 0, 9)
     assert assign_offsets([below, dies, above]) == ((0, 1024, 1792), 2304)
     for nbytes, offset in ((1, 1024), (500, 1024), (256, 1024)):
-        assert assign_offsets([below, dies, above, Lifetime(nbytes, 2, 5)]) == ((0, 1024, 1792, offset), 2304)
-    two = [Lifetime(512, 2, 2), Lifetime(256, 2, 2)]
+        assert assign_offsets([below, dies, above, LiveRange(nbytes, 2, 5)]) == ((0, 1024, 1792, offset), 2304)
+    two = [LiveRange(512, 2, 2), LiveRange(256, 2, 2)]
     assert assign_offsets([below, dies, above, *two]) == ((0, 1024, 1792, 1024, 1536), 2304)
 
 
 def test_a_gap_that_is_too_small_is_not_used() -> None:
-    below, dies, above = Lifetime(1024, 0, 9), Lifetime(256, 0, 1), Lifetime(256, 0, 9)
-    offsets, size = assign_offsets([below, dies, above, Lifetime(256, 2, 2), Lifetime(256, 2, 2)])
+    below, dies, above = LiveRange(1024, 0, 9), LiveRange(256, 0, 1), LiveRange(256, 0, 9)
+    offsets, size = assign_offsets([below, dies, above, LiveRange(256, 2, 2), LiveRange(256, 2, 2)])
     assert (offsets, size) == ((0, 1024, 1280, 1024, 1536), 1792)

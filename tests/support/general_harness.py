@@ -18,13 +18,13 @@ from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.lowering.base import Layer, Places, WeightArena
+from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, WeightPacker
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.plans import StatusBlock
 from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
 NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
-NO_PLACES = Places(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+NO_PLACES = OpMemory(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
 
 
 def layouts_of(*shapes: Shape) -> Iterator[tuple[Layout, ...]]:
@@ -41,8 +41,8 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     y = TensorDesc("y", y.shape, y.layout, bench.room(y.nbytes))
     (lowering,) = ops.lowerings(op, "ffma")
     assert lowering.any_layout or {*layouts} == {Layout.NHWC}
-    layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
-    arena = WeightArena()
+    layer = OpContext(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
+    arena = WeightPacker()
     constants = lowering.weights(layer, arena)
     places = {upload.target: bench.put(upload.array) for upload in arena.uploads}
     x = tuple(values) if isinstance(op, MultiOp) else values[0]
@@ -83,7 +83,7 @@ def compute_all(
     ]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]
     (lowering,) = ops.lowerings(op, "ffma")
-    layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
+    layer = OpContext(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     workspace = bench.room(max(lowering.workspace_nbytes(layer), 4))
     counters = bench.put(np.zeros(max(lowering.counters(layer), 1), np.float32))
     places = replace(NO_PLACES, workspace=workspace, counters=counters, further=tuple(results[1:]))

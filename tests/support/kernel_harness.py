@@ -43,7 +43,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program import arena as memory
-from vgg16gpu.program.arena import Lifetime
+from vgg16gpu.program.arena import LiveRange
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 from vgg16gpu.program.values import Arena, DType, Layout, Pointer
@@ -205,9 +205,9 @@ def _spaced_activations(extents: Extents) -> Iterator[None]:
     assign = schedule._Schedule._assign
 
     def spaced(made: schedule._Schedule, block_nbytes: int) -> tuple[dict[Any, Pointer], int]:
-        lives: list[Lifetime] = []
+        lives: list[LiveRange] = []
 
-        def offsets(given: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+        def offsets(given: Sequence[LiveRange]) -> tuple[tuple[int, ...], int]:
             lives.extend(given)
             return memory.assign_offsets([life._replace(nbytes=life.nbytes + GUARD) for life in given])
 
@@ -223,15 +223,15 @@ def _spaced_activations(extents: Extents) -> Iterator[None]:
 
 @contextmanager
 def _spaced_weights(extents: Extents) -> Iterator[None]:
-    reserve = base.WeightArena.reserve
+    reserve = base.WeightPacker.reserve
 
-    def spaced(arena: base.WeightArena, nbytes: int) -> Pointer:
+    def spaced(arena: base.WeightPacker, nbytes: int) -> Pointer:
         pointer = reserve(arena, nbytes)
         arena.nbytes += GUARD
         extents[Arena.WEIGHTS].append((pointer.offset, nbytes))
         return pointer
 
-    with mock.patch.object(base.WeightArena, "reserve", spaced):
+    with mock.patch.object(base.WeightPacker, "reserve", spaced):
         yield
 
 

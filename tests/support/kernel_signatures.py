@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, TmaDescriptor, Walk
+from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.values import Pointer
 
 
@@ -49,6 +49,6 @@ def arguments(step: KernelLaunch) -> Mapping[str, Any]:
 def _kind(argument: Argument) -> str:
     if isinstance(argument, TmaDescriptor):
         return "map"
-    if isinstance(argument, Walk):
+    if isinstance(argument, StridedIndexer):
         return "walk"
     return "pointer" if isinstance(argument, Pointer) else argument.kind

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
-from vgg16gpu.compiler.lowering.base import AnyLowering, InputLowering, Layer, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.base import ActivationScale, AnyLowering, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner import selection
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.compiler.planner.schedule import ProgramBuilder
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan
@@ -35,7 +35,7 @@ CONTROL = "control words"
 class Event:
     """A piece of work of a program: what it reads and what it writes."""
 
-    reads: TensorDesc | Source
+    reads: TensorDesc | HostInput
     writes: TensorDesc | None = None
     workspace: tuple[Pointer, int] | None = None
     words: tuple[tuple[Pointer, int], ...] = ()  # control words it uses: pointer and number, or 0
@@ -63,7 +63,7 @@ def recorded_plan(
 
 @contextmanager
 def _recording(made: list[Recorded]) -> Iterator[None]:
-    program = Scheduler.program
+    program = ProgramBuilder.program
 
     def one_program(*args: Any, **options: Any) -> LaunchPlan:
         made.append(Recorded())
@@ -77,7 +77,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(x, y, words=((maxima, y.shape[0]),)))
         return _convert(x, y, maxima)
 
-    def take_in(source: Source, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
+    def take_in(source: HostInput, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
         note(Event(source, y, words=((status, y.shape[0]),)))
         return _take_in(source, y, status, kind)
 
@@ -86,7 +86,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(x, TensorDesc(x.name, x.shape, Layout.PLAIN, target)))
         return _give(x, form, target)
 
-    def observe(value: TensorDesc, scaling: Scaling) -> KernelLaunch:
+    def observe(value: TensorDesc, scaling: ActivationScale) -> KernelLaunch:
         note(Event(value))
         return _observe(value, scaling)
 
@@ -96,7 +96,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
     _convert, _take_in, _give, _observe = convert.convert, layout.take_in, give.give, scales.observe
     with ExitStack() as stack:
         for place, name, fake in (
-            (Scheduler, "program", one_program),
+            (ProgramBuilder, "program", one_program),
             (convert, "convert", convert_),
             (layout, "take_in", take_in),
             (give, "give", give_),
@@ -108,10 +108,10 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
 
 
 def _noting(lowering: AnyLowering, note: Callable[[Event], None]) -> Callable[..., tuple[KernelLaunch, ...]]:
-    def steps(layer: Layer[Op], x: Any, y: TensorDesc, held: object, places: Places) -> tuple[KernelLaunch, ...]:
+    def steps(layer: OpContext[Op], x: Any, y: TensorDesc, held: object, places: OpMemory) -> tuple[KernelLaunch, ...]:
         nbytes = lowering.workspace_nbytes(layer)
         words = [(places.counters, lowering.counters(layer)), (places.maxima, y.shape[0])]
-        words += [(places.control.status, y.shape[0])] if isinstance(lowering, InputLowering) else []
+        words += [(places.control.status, y.shape[0])] if isinstance(lowering, InputKernel) else []
         note(Event(x, y, (places.workspace, nbytes) if nbytes else None, tuple(words)))
         return lowering.steps(layer, x, y, held, places)
 
@@ -141,9 +141,9 @@ class Memory:
         assert found == {what}, f"{what} at {pointer} is overwritten with {found}"
 
 
-def content(value: TensorDesc | Source) -> str:
+def content(value: TensorDesc | HostInput) -> str:
     """What memory holds where this value lies."""
-    if isinstance(value, Source):
+    if isinstance(value, HostInput):
         return f"input as {value.element_type}"
     return f"{value.name} as {value.element.name} {value.layout.name}"
 
@@ -154,14 +154,14 @@ def simulate(recorded: Recorded, element_type: str = "float32") -> None:
     assert program is not None
     memory = Memory(program.activations_nbytes)
     entry, control = program.input.entries[element_type], program.control
-    source = Source(entry.pointer, element_type)
+    source = HostInput(entry.pointer, element_type)
     first = control.counters
     memory.write(content(source), entry.pointer, entry.nbytes)
     memory.write(CONTROL, first, control.end - first.offset)
     assert entry.pointer.offset + entry.nbytes <= first.offset  # one copy brings both
 
-    def nbytes(value: TensorDesc | Source) -> int:
-        return entry.nbytes if isinstance(value, Source) else value.nbytes
+    def nbytes(value: TensorDesc | HostInput) -> int:
+        return entry.nbytes if isinstance(value, HostInput) else value.nbytes
 
     for event in in_order(recorded, element_type):
         x = event.reads
@@ -183,7 +183,7 @@ def simulate(recorded: Recorded, element_type: str = "float32") -> None:
 
 def in_order(recorded: Recorded, element_type: str) -> list[Event]:
     """The events as they run. The entries, which are planned last, each begin with the input as the host left it."""
-    starts = [i for i, event in enumerate(recorded.events) if isinstance(event.reads, Source)]
+    starts = [i for i, event in enumerate(recorded.events) if isinstance(event.reads, HostInput)]
     ends = [*starts[1:], len(recorded.events)]
     entries = [recorded.events[start:end] for start, end in zip(starts, ends, strict=True)]
     entry = next(events for events in entries if events[0].reads.element_type == element_type)  # type: ignore[union-attr]

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.lowering.base import WeightArena
+from vgg16gpu.compiler.lowering.base import WeightPacker
 from vgg16gpu.compiler.planner import plan as planner
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.schedule import Scheduler
-from vgg16gpu.compiler.planner.selection import KernelSelection
+from vgg16gpu.compiler.planner.schedule import ProgramBuilder
+from vgg16gpu.compiler.planner.selection import KernelAssignment
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 
 LOWEST: Final = 2.0**-10  # of an image's largest magnitudes; above zero, as that of pairs is
@@ -26,17 +26,17 @@ def plan_float16_with_second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on plans in fp16 on tensor cores have a second pass, as those of pairs do."""
     plain: Callable[..., CompiledModel] = planner._plain_plan
 
-    def made(selection: KernelSelection, shapes: Sequence[Any], options: PlanOptions) -> CompiledModel:
+    def made(selection: KernelAssignment, shapes: Sequence[Any], options: PlanOptions) -> CompiledModel:
         return _made(selection, shapes, options) if selection.precision == "fp16" else plain(selection, shapes, options)
 
     monkeypatch.setattr(planner, "_plain_plan", made)
 
 
-def _made(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
-    arena, exact = WeightArena(), selection.on_ffma()
+def _made(selection: KernelAssignment, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
+    arena, exact = WeightPacker(), selection.on_ffma()
     held = planner._held(selection.graph, arena)
     fast, slow = (
-        Scheduler(chosen, planner._constants(chosen, arena), held, None, options.keep_values)
+        ProgramBuilder(chosen, planner._constants(chosen, arena), held, None, options.keep_values)
         for chosen in (selection, exact)
     )
     return CompiledModel(

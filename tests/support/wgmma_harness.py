@@ -43,7 +43,7 @@ from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]
-Tile: TypeAlias = LargeTile | SmallTile | conv_first.Tile | conv_first_two.Tile | GemmTile | GemvTile
+Tile: TypeAlias = LargeTile | SmallTile | conv_first.FirstConvTile | conv_first_two.ConvPairTile | GemmTile | GemvTile
 
 WINDOW = Window((3, 3), pads=Pads(1, 1, 1, 1))
 ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
@@ -162,9 +162,9 @@ def has_tile(step: KernelLaunch, tile: Tile | None) -> bool:
             wanted = {"TILE_ROWS": tile.rows, "SPLITS": tile.splits, "EXCHANGE": tile.exchange}
             wanted |= {"BLOCKS_PER_SM": tile.blocks_per_sm, "HALO_STAGES": tile.halo_stages}
             wanted |= {"TAPS_PER_STAGE": tile.taps}
-        case conv_first.Tile():
+        case conv_first.FirstConvTile():
             wanted = {"TILE_W": tile.width}
-        case conv_first_two.Tile():
+        case conv_first_two.ConvPairTile():
             wanted = {"WARPGROUPS": tile.warpgroups, "TILE_ROWS": tile.rows}
         case GemvTile():
             wanted = {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from vgg16gpu.compat import RENAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -32,7 +35,7 @@ def test_every_folder_has_a_row(top: str) -> None:
         "from vgg16gpu.errors import Error, ModelError, InputError, DeviceError, KernelError",
         "from vgg16gpu.session import Session; from vgg16gpu.preprocessing import Preprocess",
         "import vgg16gpu.onnx_backend as backend; backend.prepare, backend.run_model, backend.supports_device",
-        "from vgg16gpu.program import Dim3, Kernel, Scalar, Step",
+        "from vgg16gpu.program import Dim3, Kernel, KernelLaunch, Scalar",
         "from vgg16gpu.devices import open_device",
         "from vgg16gpu_lab.problem import Problem; from vgg16gpu_lab.trial import Trial",
         "from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant",
@@ -40,6 +43,17 @@ def test_every_folder_has_a_row(top: str) -> None:
 )
 def test_public_names_are_where_they_were(statement: str) -> None:
     exec(statement)
+
+
+def test_old_names_warn_and_are_those_of_today() -> None:
+    """Step is in the kernels that `lab new` wrote."""
+    for module, names in RENAMED.items():
+        for old, today in names.items():
+            found = import_module(module)
+            with pytest.warns(DeprecationWarning, match=f"{module}.{old} is called {today} now"):
+                assert getattr(found, old) is getattr(found, today)
+    with pytest.raises(AttributeError, match=r"module 'vgg16gpu\.program' has no attribute 'Stride'"):
+        import_module("vgg16gpu.program").Stride  # noqa: B018
 
 
 def test_kernels_of_lab_new_import_its_old_name() -> None:

@@ -23,7 +23,7 @@ from onnx.reference.ops import op_conv, op_max_pool
 from vgg16gpu.checks.quantised_file import Edit
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile
-from vgg16gpu.compiler.onnx.folding.budget import Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldingBudget
 from vgg16gpu.compiler.onnx.folding.sparse import array_of
 from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.errors import ModelError
@@ -81,7 +81,7 @@ def _widened(file: OnnxFile, edit: Edit | None) -> tuple[onnx.ModelProto, dict[s
     if edit:
         edit(model, file.array)
     graph = model.graph
-    weights = {name: _wide(array_of(file, stored, Memory())) for name, stored in initializers(graph)}
+    weights = {name: _wide(array_of(file, stored, FoldingBudget())) for name, stored in initializers(graph)}
     del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
     known = {item.name for item in graph.input}
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in weights if name not in known)
@@ -100,7 +100,7 @@ def _widened(file: OnnxFile, edit: Edit | None) -> tuple[onnx.ModelProto, dict[s
 
 
 def _tensor(file: OnnxFile, stored: Stored) -> TensorProto:
-    return numpy_helper.from_array(_wide(array_of(file, stored, Memory())))
+    return numpy_helper.from_array(_wide(array_of(file, stored, FoldingBudget())))
 
 
 def _wide(array: Constant) -> Constant:

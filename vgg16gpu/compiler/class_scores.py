@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     high: float
 
 
-class Element(NamedTuple):
+class ScoreIndex(NamedTuple):
     """One number of a value."""
 
     value: str
@@ -76,7 +76,7 @@ def gives_probabilities(graph: Graph) -> bool:
     return scores is not None and scores.low >= -_SLACK and scores.high <= 1 + _SLACK
 
 
-def before_softmax(graph: Graph, shapes: Mapping[str, Shape], element: Element) -> Element | None:
+def before_softmax(graph: Graph, shapes: Mapping[str, Shape], element: ScoreIndex) -> ScoreIndex | None:
     """Return the element that a softmax reads and turns into this one; None where no softmax, or no single one, does.
 
     shapes: of all values. Only ops stand between that bring elements to other places or change them one by one.
@@ -84,7 +84,7 @@ def before_softmax(graph: Graph, shapes: Mapping[str, Shape], element: Element) 
     producers = {op.y: op for op in graph.ops}
     while (op := producers.get(element.value)) is not None:
         if isinstance(op, Softmax | AxisSoftmax):
-            return Element(op.x, element.place)
+            return ScoreIndex(op.x, element.place)
         source = _source(op, graph, shapes, element.place)
         if source is None:
             return None
@@ -160,26 +160,26 @@ def _bounds_of_constant(graph: Graph, name: str) -> Bounds | None:
     return Bounds(float(array.min()), float(array.max()))
 
 
-def _source(op: Op, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> Element | None:
+def _source(op: Op, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex | None:
     """The one element from which an op makes element `index` of its result, growing with it."""
     x = shapes[op.x]
     match op:
         case Identity() | Relu() | Clip(others=()) | FakeQuantize():
-            return Element(op.x, index)
+            return ScoreIndex(op.x, index)
         case Flatten() | Reshape():
             place = np.ravel_multi_index(index, shapes[op.y])
-            return Element(op.x, tuple(int(i) for i in np.unravel_index(place, x)))
+            return ScoreIndex(op.x, tuple(int(i) for i in np.unravel_index(place, x)))
         case Transpose():
-            return Element(op.x, tuple(index[op.permutation.index(dim)] for dim in range(len(x))))
+            return ScoreIndex(op.x, tuple(index[op.permutation.index(dim)] for dim in range(len(x))))
         case Slice():
-            return Element(op.x, tuple(s + step * i for s, step, i in zip(op.starts, op.steps, index, strict=True)))
+            return ScoreIndex(op.x, tuple(s + step * i for s, step, i in zip(op.starts, op.steps, index, strict=True)))
         case Gather():
             rank = op.indices.ndim
             picked = int(op.indices[index[op.axis : op.axis + rank]])
-            return Element(op.x, (*index[: op.axis], picked, *index[op.axis + rank :]))
+            return ScoreIndex(op.x, (*index[: op.axis], picked, *index[op.axis + rank :]))
         case Pad():
             moved = tuple(i - front for i, front in zip(index, op.before, strict=True))
-            return Element(op.x, moved) if all(0 <= i < dim for i, dim in zip(moved, x, strict=True)) else None
+            return ScoreIndex(op.x, moved) if all(0 <= i < dim for i, dim in zip(moved, x, strict=True)) else None
         case Concat():
             return _part(op, shapes, index)
         case Elementwise():
@@ -187,24 +187,24 @@ def _source(op: Op, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> 
     return None
 
 
-def _part(op: Concat, shapes: Mapping[str, Shape], index: Shape) -> Element | None:
+def _part(op: Concat, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex | None:
     place = index[op.axis]
     for name in op.operands:
         count = shapes[name][op.axis]
         if place < count:
-            return Element(name, (*index[: op.axis], place, *index[op.axis + 1 :]))
+            return ScoreIndex(name, (*index[: op.axis], place, *index[op.axis + 1 :]))
         place -= count
     return None
 
 
-def _operand(op: Elementwise, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> Element | None:
+def _operand(op: Elementwise, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex | None:
     """The element of the only operand that is no constant, where the op grows with it."""
     computed = [name for name in op.operands if name not in graph.constants]
     if len(computed) != 1 or not _grows(op, graph, computed[0]):
         return None
     shape = shapes[computed[0]]
     tail = index[len(index) - len(shape) :]
-    return Element(computed[0], tuple(0 if dim == 1 else i for i, dim in zip(tail, shape, strict=True)))
+    return ScoreIndex(computed[0], tuple(0 if dim == 1 else i for i, dim in zip(tail, shape, strict=True)))
 
 
 def _grows(op: Elementwise, graph: Graph, operand: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgg16gpu.compiler.choices import KERNELS, MAX_BATCH
-from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -121,7 +121,7 @@ def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str
 
 def _check_rows(graph: Graph, shape: Shape) -> None:
     """Refuse batches of a model whose images cannot be computed apart: a batch is filled as it comes."""
-    mixing = mixing_op(graph, infer_shapes(graph, shape)) if shape[0] > 1 else None
+    mixing = cross_batch_op(graph, infer_shapes(graph, shape)) if shape[0] > 1 else None
     if mixing:
         remedy = "use batch 1" if graph.input.shape[0] is None else f"{SESSION}, which run the batch of the file whole"
         raise ModelError(

@@ -243,6 +243,6 @@ def _without_rounding(graph: Graph, *, keeps_scales: bool) -> Graph:
     """The graph of a file that rounds values to integers without that; itself where it rounds nothing."""
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
-    from vgg16gpu.compiler.quantization.qdq import dequantised, lifted  # noqa: PLC0415 - most files do without
+    from vgg16gpu.compiler.quantization.qdq import absorb_qdq, strip_qdq  # noqa: PLC0415 - most files do without
 
-    return lifted(graph) if keeps_scales else dequantised(graph)
+    return absorb_qdq(graph) if keeps_scales else strip_qdq(graph)

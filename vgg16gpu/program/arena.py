@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vgg16gpu.program.values import ALIGNMENT
 
 
-class Lifetime(NamedTuple):
+class LiveRange(NamedTuple):
     """A buffer of `nbytes` that holds data from step `first` to step `last`, both included."""
 
     nbytes: int
@@ -21,7 +21,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+def assign_offsets(lifetimes: Sequence[LiveRange]) -> tuple[tuple[int, ...], int]:
     """Offset of each buffer in one arena, and the size of the arena, in bytes.
 
     Greedy by size: the largest buffer first, each at the lowest offset that is free during its whole life. For a chain
@@ -37,7 +37,7 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]
     return tuple(offsets), size
 
 
-def _lowest_gap(lifetimes: Sequence[Lifetime], offsets: Sequence[int], placed: Sequence[int], index: int) -> int:
+def _lowest_gap(lifetimes: Sequence[LiveRange], offsets: Sequence[int], placed: Sequence[int], index: int) -> int:
     new = lifetimes[index]
     alive = [i for i in placed if lifetimes[i].first <= new.last and new.first <= lifetimes[i].last]
     offset = 0

@@ -36,8 +36,8 @@ class TmaDescriptor:
 
 
 @dataclass(frozen=True)
-class Walk:
-    """A kernel argument by value, `struct Walk` of walk.cuh: rows of whole numbers, one for each dimension.
+class StridedIndexer:
+    """A kernel argument by value, `struct StridedIndexer` of walk.cuh: rows of whole numbers, one for each dimension.
 
     What the rows mean (extents, strides in elements, limits) is the kernel's affair. At most 8 rows of 8.
     """
@@ -58,7 +58,7 @@ class Walk:
         return (*(word for row in padded for word in row), *missing)
 
 
-Argument: TypeAlias = Pointer | Scalar | TmaDescriptor | Walk
+Argument: TypeAlias = Pointer | Scalar | TmaDescriptor | StridedIndexer
 
 
 class Dim3(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, Tally, can_count, count
+from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, MagnitudeCounts, can_count, count
 from vgg16gpu.compiler.quantization.histogram import BINS, Histogram, check_finite
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.values import Arena, Pointer, TensorDesc
@@ -87,7 +87,7 @@ class Counting:
             self._bound[key] = self._engine.executor.bind(steps, self._address)
         self._bound[key]()
 
-    def _tally(self, name: str) -> Tally:
+    def _tally(self, name: str) -> MagnitudeCounts:
         number = [*self._histograms].index(name)
         words = Pointer(Arena.STAGING, self._largest.itemsize * number)
-        return Tally(Pointer(Arena.STAGING, self._start + COUNTS_NBYTES * number), words)
+        return MagnitudeCounts(Pointer(Arena.STAGING, self._start + COUNTS_NBYTES * number), words)

@@ -19,7 +19,7 @@ import numpy as np
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.compiler.onnx.wire import INSIDE
-from vgg16gpu.compiler.vgg.architecture import EPSILON, Layer, Vgg
+from vgg16gpu.compiler.vgg.architecture import EPSILON, Vgg, VggLayer
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, atomic_writer
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
@@ -139,7 +139,7 @@ class _Generator:
         mean = center_scores.mean_of(self._fully_connected(last, rows))
         self._tensor(f"{last.name}.bias", (-mean).astype(np.float32))
 
-    def _convolutional(self, layer: Layer) -> Stage:
+    def _convolutional(self, layer: VggLayer) -> Stage:
         """Write the tensors of one layer; what it does to a calibration picture."""
         match layer.kind:
             case "Conv":
@@ -153,7 +153,7 @@ class _Generator:
             case _:
                 return center_scores.relu
 
-    def _batch_norm(self, layer: Layer) -> Stage:
+    def _batch_norm(self, layer: VggLayer) -> Stage:
         """Scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
         spreads = ((1.0, 0.25), (0.0, 0.25), (0.0, 0.25), (1.0, 0.5))
         scale, shift, mean, variance = (
@@ -177,7 +177,7 @@ class _Generator:
             self._advance(self._net.multiply_adds() // _MULTIPLY_ADDS_PER_WEIGHT)
         return rows
 
-    def _fully_connected(self, layer: Layer, rows: Sequence[Fixed]) -> Doubles:
+    def _fully_connected(self, layer: VggLayer, rows: Sequence[Fixed]) -> Doubles:
         """Write the weight, some rows at a time; its product with each of `rows`, without the bias."""
         outputs, inputs = layer.shape
         scale = he_scale(inputs)
@@ -190,7 +190,7 @@ class _Generator:
             parts.append(center_scores.fully_connected(rows, weight, scale))
         return np.concatenate(parts, axis=1)
 
-    def _bias(self, layer: Layer) -> Floats:
+    def _bias(self, layer: VggLayer) -> Floats:
         return self._tensor(f"{layer.name}.bias", scaled(self._source.integers(layer.shape[:1]), _BIAS_SCALE))
 
     def _tensor(self, name: str, array: Floats) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.sparse import array_of
 from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.inline import inline_functions
@@ -117,7 +117,7 @@ def write_weights(
 
 def _array(file: OnnxFile, weight: Weight) -> Constant:
     try:
-        return array_of(file, weight.tensor, Memory())
+        return array_of(file, weight.tensor, FoldingBudget())
     except FoldError as error:
         raise file.error(f"weight '{weight.name}': {error}; export the model again") from error
 

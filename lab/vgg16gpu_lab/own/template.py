@@ -56,7 +56,7 @@ from pathlib import Path
 
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program import Dim3, Kernel, KernelLaunch, Scalar
 
 SOURCE = str(Path(__file__).resolve().with_name("@STEM@.cu"))
 
@@ -66,7 +66,7 @@ def launches(problem: Problem, parameters: Parameters, places: Places) -> Launch
     batch, outputs, rows, columns = problem.y_shape
     block = parameters["block"]
     sizes = (problem.channels, problem.height, problem.width, outputs, rows, columns)
-    step = Step(
+    step = KernelLaunch(
         kernel=Kernel(SOURCE, "@STEM@"),  # macros: Kernel(SOURCE, "@STEM@", (("TILE", 4),))
         grid=Dim3(-(-columns // block), -(-rows // block), batch * outputs),
         block=Dim3(block, block),

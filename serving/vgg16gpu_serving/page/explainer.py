@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.class_scores import Element, before_softmax, class_count
+from vgg16gpu.compiler.class_scores import ScoreIndex, before_softmax, class_count
 from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -65,7 +65,7 @@ class Explainer:
             raise InputError(f"the model's first output has shape {list(shape)} and no classes: ask for a layer alone")
         if class_index >= classes:
             raise InputError(f"class {class_index}: the model has 0 to {classes - 1}")
-        score = Element(graph.outputs[0], tuple(each.item() for each in np.unravel_index(class_index, shape)))
+        score = ScoreIndex(graph.outputs[0], tuple(each.item() for each in np.unravel_index(class_index, shape)))
         score = before_softmax(graph, shapes, score) or score
         weights = np.zeros(shapes[score.value], np.float32)
         weights[score.place] = 1

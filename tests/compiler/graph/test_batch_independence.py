@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
@@ -84,7 +84,7 @@ MIXING = (
 
 def found(op: Op) -> Op | None:
     graph = Graph(GraphInput("x", (None, 3, 8, 8)), (op,), ("y",), constants=CONSTANTS)
-    return mixing_op(graph, infer_shapes(graph, (5, 3, 8, 8)))
+    return cross_batch_op(graph, infer_shapes(graph, (5, 3, 8, 8)))
 
 
 @pytest.mark.parametrize("op", ALONE, ids=repr)

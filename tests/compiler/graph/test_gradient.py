@@ -34,7 +34,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.turned_weights import _MADE, turned_conv
+from vgg16gpu.compiler.graph.turned_weights import _MADE, dgrad_conv_weight
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.errors import ModelError
 
@@ -225,6 +225,6 @@ def test_an_array_in_the_place_of_another_is_turned_itself():
     made = []
     for _ in range(50):  # memory, and so identities, come again
         weight = normal(RANDOM, 2, 3, 3, 3)
-        made.append(turned_conv(weight))
+        made.append(dgrad_conv_weight(weight))
         np.testing.assert_array_equal(made[-1], weight[:, :, ::-1, ::-1].swapaxes(0, 1))
         del weight

@@ -10,15 +10,15 @@ import pytest
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph import gradient_ops, loss_ops
 from vgg16gpu.compiler.graph import ops as graph_ops
-from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Elementwise, Gemm, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import (
     AnyLowering,
-    InputLowering,
-    Layer,
-    MultiLowering,
-    Places,
+    InputKernel,
+    MultiOpKernel,
+    OpContext,
+    OpMemory,
     ceil_div,
 )
 from vgg16gpu.compiler.lowering.conv import conv_igemm
@@ -66,8 +66,8 @@ def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout
     y = TensorDesc("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
     constants = (Pointer(Arena.WEIGHTS, 0),) * 2
     words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
-    places = Places(words, StatusBlock(words, words, x_shape[0]), words, words)
-    return ffma(op).steps(Layer(op, x_shape, facts), x, y, constants, places)
+    places = OpMemory(words, StatusBlock(words, words, x_shape[0]), words, words)
+    return ffma(op).steps(OpContext(op, x_shape, facts), x, y, constants, places)
 
 
 def ffma(op: Op) -> AnyLowering:
@@ -79,7 +79,7 @@ def ffma(op: Op) -> AnyLowering:
 BASES = (Op, MultiOp, Elementwise)
 KINDS = [kind for module in (graph_ops, gradient_ops, loss_ops) for kind in vars(module).values()]
 OP_TYPES = sorted(
-    {kind for kind in KINDS if isinstance(kind, type) and issubclass(kind, Op)} - {ConvChain, *BASES},
+    {kind for kind in KINDS if isinstance(kind, type) and issubclass(kind, Op)} - {FusedConvPair, *BASES},
     key=lambda kind: kind.__name__,
 )
 
@@ -91,14 +91,14 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     found = ops.lowerings(op)
     assert {lowering.op_type for lowering in found} == {op_type}
     assert {lowering.family for lowering in found} <= {*FAMILIES}
-    layer = Layer(op, (1, 3, 8, 8), CPU)
+    layer = OpContext(op, (1, 3, 8, 8), CPU)
     lowering = ffma(op)
     assert lowering.supports(layer)
     assert lowering.takes(layer) == (DType.F32,)
     assert lowering.gives(layer, (DType.F16,)) is DType.F32
     assert lowering.counters(layer) == (1 if op_type is gradient_ops.PowerOfTwo else 0)  # a word for each image
-    assert not isinstance(lowering, InputLowering)
-    assert all(isinstance(one, MultiLowering) is issubclass(op_type, MultiOp) for one in found)
+    assert not isinstance(lowering, InputKernel)
+    assert all(isinstance(one, MultiOpKernel) is issubclass(op_type, MultiOp) for one in found)
 
 
 @pytest.mark.parametrize("name", ops.modules())
@@ -140,7 +140,7 @@ def test_convolution_on_every_device(layer: tuple[int, int, int, bool], device: 
     assert main.grid.z == geometry.splits
     assert main.block.x == tile.threads <= 256
     assert main.flop == 2 * batch * size * size * channels * filters * 9
-    workspace = conv_igemm.workspace_nbytes(Layer(op, shape, facts))
+    workspace = conv_igemm.workspace_nbytes(OpContext(op, shape, facts))
     assert bool(rest) == bool(workspace) == (geometry.splits > 1)
     assert workspace <= 64 * MB * batch
     if rest:

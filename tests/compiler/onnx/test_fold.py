@@ -12,7 +12,7 @@ from onnx import TensorProto
 from tests.support.onnx_models import random_input
 from tests.support.onnx_single import run_onnxruntime, run_time
 from vgg16gpu.compiler.onnx.file import parse_onnx
-from vgg16gpu.compiler.onnx.folding.budget import BASE_MEMORY, SPREAD, FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import BASE_MEMORY, SPREAD, FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.fold import OPEN_BATCH, OPEN_SIZE, fold, shape_of
 from vgg16gpu.compiler.onnx.load import load_model
 
@@ -97,7 +97,7 @@ def test_constants(op: str, operands: Sequence[Any], options: dict[str, Any]) ->
 
 def test_float16_is_rounded() -> None:
     given = np.float32([0.1, 1e-9, 6e4])
-    rounded = fold("Cast", {"to": TensorProto.FLOAT16}, [given], Memory())
+    rounded = fold("Cast", {"to": TensorProto.FLOAT16}, [given], FoldingBudget())
     assert rounded.dtype == np.float32
     np.testing.assert_array_equal(rounded, given.astype(np.float16))
 
@@ -134,7 +134,7 @@ def test_float16_is_rounded() -> None:
 @pytest.mark.every_case
 def test_constants_that_are_refused(op: str, operands: Sequence[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(FoldError, match=message):
-        fold(op, attributes, operands, Memory())
+        fold(op, attributes, operands, FoldingBudget())
 
 
 # Marks
@@ -160,7 +160,7 @@ MARKS = shape_of({}, (None, 4, None))
 )
 @pytest.mark.every_case
 def test_marks_are_carried(op: str, operands: Sequence[Any], attributes: dict[str, Any], kept: list[int]) -> None:
-    assert fold(op, attributes, operands, Memory()).tolist() == kept
+    assert fold(op, attributes, operands, FoldingBudget()).tolist() == kept
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_marks_are_carried(op: str, operands: Sequence[Any], attributes: dict[st
 @pytest.mark.every_case
 def test_computing_with_marks_is_refused(op: str, operands: Sequence[Any], attributes: dict[str, Any]) -> None:
     with pytest.raises(FoldError, match="open"):
-        fold(op, attributes, operands, Memory())
+        fold(op, attributes, operands, FoldingBudget())
 
 
 @pytest.mark.parametrize("number", [OPEN_BATCH, OPEN_SIZE])
 def test_no_sum_becomes_a_mark(number: int) -> None:
     with pytest.raises(FoldError, match="out of range"):
-        fold("Add", {}, [ints(number + 2), ints(-2)], Memory())
+        fold("Add", {}, [ints(number + 2), ints(-2)], FoldingBudget())
 
 
 # Memory
@@ -209,11 +209,11 @@ def test_no_sum_becomes_a_mark(number: int) -> None:
 @pytest.mark.every_case
 def test_small_constants_do_not_become_large(op: str, operands: Sequence[Any], attributes: dict[str, Any]) -> None:
     with pytest.raises(FoldError, match="takes too much memory"):
-        fold(op, attributes, operands, Memory())
+        fold(op, attributes, operands, FoldingBudget())
 
 
 def test_room_is_for_all_nodes_together() -> None:
-    memory, array = Memory(), np.zeros(1 << 20, np.float32)
+    memory, array = FoldingBudget(), np.zeros(1 << 20, np.float32)
     for _ in range(BASE_MEMORY // (2 * array.nbytes)):
         fold("Concat", {"axis": 0}, [array, array], memory)
     with pytest.raises(FoldError, match="takes too much memory"):
@@ -225,14 +225,14 @@ def test_room_is_for_all_nodes_together() -> None:
 
 def test_one_number_repeated_needs_no_room_up_to_a_limit() -> None:
     """As the light models of onnx have weights; whoever copies one needs room again."""
-    memory = Memory()
+    memory = FoldingBudget()
     value = {"value": np.array([0.5], np.float32)}
     weight = fold("ConstantOfShape", value, [ints(4096, 25088)], memory)
     assert weight.strides == (0, 0)
     assert memory.left == BASE_MEMORY
     with pytest.raises(FoldError, match="takes too much memory"):
         fold("Reshape", {}, [weight, ints(-1)], memory)
-    memory = Memory()
+    memory = FoldingBudget()
     for _ in range(SPREAD >> 28):
         fold("ConstantOfShape", value, [ints(1 << 26)], memory)
     with pytest.raises(FoldError, match="takes too much memory"):

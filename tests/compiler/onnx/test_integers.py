@@ -14,7 +14,7 @@ from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, random_input
 from tests.support.onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
 from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Graph, Identity
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
@@ -334,13 +334,13 @@ def test_q9_bounds_of_another_kind_are_refused(tmp_path: Path, bound: Any) -> No
 @pytest.mark.every_case
 def test_constants_that_cannot_be(function: Any, operands: list[Any], attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(FoldError, match=message):
-        function(attributes, operands, Memory())
+        function(attributes, operands, FoldingBudget())
 
 
 def test_memory_of_integers_is_bounded() -> None:
     """Four bytes for each one that is read."""
     data = np.zeros(1 << 20, np.int8)
-    memory = Memory(left=0)
+    memory = FoldingBudget(left=0)
     memory.allow(data)
     dequantise({}, [data, ONE], memory)
     dequantise({}, [data, ONE], memory)

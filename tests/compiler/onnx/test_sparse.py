@@ -15,7 +15,7 @@ from tests.support.onnx_models import random_input, torch_vgg
 from vgg16gpu import Engine
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.onnx.file import parse_onnx
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.sparse import dense
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
@@ -71,11 +71,11 @@ def test_q9_sparse_weights(form: str, as_nodes: bool, tmp_path: Path) -> None:
 def test_q9_sparse_tensors_of_any_kind(kind: Any, form: str) -> None:
     array = np.zeros((3, 4, 5), kind)
     array[[0, 2, 2], [3, 0, 1], [4, 2, 0]] = [1, -2, 3]
-    found = dense(parse_onnx(torch_vgg().proto().SerializeToString()), sparse(array, "s", form), Memory())
+    found = dense(parse_onnx(torch_vgg().proto().SerializeToString()), sparse(array, "s", form), FoldingBudget())
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found, array)
     empty = dense(
-        parse_onnx(torch_vgg().proto().SerializeToString()), sparse(np.zeros_like(array), "s", form), Memory()
+        parse_onnx(torch_vgg().proto().SerializeToString()), sparse(np.zeros_like(array), "s", form), FoldingBudget()
     )
     np.testing.assert_array_equal(empty, np.zeros_like(array))
 
@@ -105,7 +105,7 @@ def test_q9_hostile_sparse_tensors(values: Any, indices: Any, dims: list[int], m
     stored.dims[:] = dims
     file = parse_onnx(torch_vgg().proto().SerializeToString())
     with pytest.raises(FoldError, match=message):
-        dense(file, stored, Memory())
+        dense(file, stored, FoldingBudget())
     proto = torch_vgg().proto()
     stored.values.name = proto.graph.initializer[0].name
     del proto.graph.initializer[0]

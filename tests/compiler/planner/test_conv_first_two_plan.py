@@ -17,7 +17,7 @@ from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
+from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import KernelLaunch
@@ -57,7 +57,9 @@ def options_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
     return PlanOptions(precision, normalisation=normalisation, **options)
 
 
-def selection_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any) -> KernelSelection:
+def selection_of(
+    graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any
+) -> KernelAssignment:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
     return select_kernels(graph, facts, shapes, options_of(graph, precision, **options))
 
@@ -67,7 +69,7 @@ def plan_of(precision: str, *batches: int, **options: Any) -> CompiledModel:
     return make_plan(NET, HOPPER, shapes, options_of(NET, precision, **options))
 
 
-def is_chained(selection: KernelSelection) -> bool:
+def is_chained(selection: KernelAssignment) -> bool:
     chains = [lowering is conv_first_two.LOWERING for lowering in selection.lowerings.values()]
     assert not any(chains[1:])
     return chains[0]

@@ -12,9 +12,9 @@ from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import Window
-from vgg16gpu.compiler.lowering.base import InputLowering
+from vgg16gpu.compiler.lowering.base import InputKernel
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
+from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -43,17 +43,17 @@ NET = graph_of(
 )
 
 
-def selection_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> KernelSelection:
+def selection_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> KernelAssignment:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
     return select_kernels(graph, facts, shapes, options or PlanOptions())
 
 
-def families(selection: KernelSelection) -> dict[str, str]:
+def families(selection: KernelAssignment) -> dict[str, str]:
     return {name: lowering.family for name, lowering in selection.lowerings.items()}
 
 
-def takes_input(selection: KernelSelection) -> bool:
-    return isinstance(selection.lowerings[selection.graph.ops[0].y], InputLowering)
+def takes_input(selection: KernelAssignment) -> bool:
+    return isinstance(selection.lowerings[selection.graph.ops[0].y], InputKernel)
 
 
 # ---- What the device can do
@@ -106,7 +106,7 @@ def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int]
 def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) -> None:
     assert takes_input(selection_of(graph)) is expected
     others = [lowering for op, lowering in selection_of(graph).lowerings.items() if op != graph.ops[0].y]
-    assert not any(isinstance(lowering, InputLowering) for lowering in others)
+    assert not any(isinstance(lowering, InputKernel) for lowering in others)
 
 
 # ---- What the user asks for

@@ -33,7 +33,7 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.model import Model as OnnxModel
-from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
+from vgg16gpu.compiler.quantization.qdq import absorb_qdq, strip_qdq
 from vgg16gpu.compiler.quantization.scheme import Scale, held_scales
 
 SYMMETRIC: Any = np.int8(0)
@@ -70,7 +70,7 @@ def types(graph: Graph) -> list[type[Op]]:
     return [type(op) for op in graph.ops]
 
 
-@pytest.mark.parametrize("change", [dequantised, lifted])
+@pytest.mark.parametrize("change", [strip_qdq, absorb_qdq])
 def test_a_graph_without_them_stays(change: Callable[[Graph], Graph]) -> None:
     graph = chain(conv, Relu)
     assert change(graph) is graph
@@ -87,21 +87,21 @@ def clips(graph: Graph) -> Sequence[tuple[float, float]]:
 def test_rounding_is_left_out_and_saturation_kept(
     numbers: tuple[float, ...], limits: tuple[float, float], rank: int
 ) -> None:
-    graph = dequantised(chain(numbers, Identity, numbers, rank=rank))
+    graph = strip_qdq(chain(numbers, Identity, numbers, rank=rank))
     assert types(graph) == [Clip, Identity, Identity]  # who is in its range already is not clipped again
     assert clips(graph) == [limits]
     assert graph.integers == {}
     assert [op.y for op in graph.ops] == ["v1", "v2", "v3"]
-    assert clips(dequantised(chain(numbers, conv, numbers))) == [limits] * 2
+    assert clips(strip_qdq(chain(numbers, conv, numbers))) == [limits] * 2
 
 
 def test_limits_that_change_nothing_are_left_out() -> None:
     """An average keeps limits around 0, so does a softmax those around 0..1; others, narrower ones, clip again."""
-    graph = dequantised(chain(conv, ODD, average, ODD, pool, ODD, Flatten, ODD, gemm))
+    graph = strip_qdq(chain(conv, ODD, average, ODD, pool, ODD, Flatten, ODD, gemm))
     assert types(graph) == [Conv, Clip, Pool, Identity, Pool, Identity, Flatten, Identity, Gemm]
-    assert types(dequantised(chain(Flatten, Softmax, (2.0**-7, -128.0, 128.0)))) == [Flatten, Softmax, Identity]
-    assert clips(dequantised(chain(Flatten, Softmax, (2.0**-8, 0.0, 255.0)))) == [(0.0, 255 / 256)]
-    narrower = dequantised(chain(conv, UNSIGNED, SIGNED, (0.25, -8.0, 9.0), ODD))
+    assert types(strip_qdq(chain(Flatten, Softmax, (2.0**-7, -128.0, 128.0)))) == [Flatten, Softmax, Identity]
+    assert clips(strip_qdq(chain(Flatten, Softmax, (2.0**-8, 0.0, 255.0)))) == [(0.0, 255 / 256)]
+    narrower = strip_qdq(chain(conv, UNSIGNED, SIGNED, (0.25, -8.0, 9.0), ODD))
     assert clips(narrower) == [(0.0, 63.75), (-64.0, 63.5), (-2.0, 2.25)]
 
 
@@ -109,13 +109,13 @@ def test_a_value_that_several_round_alike_is_clipped_once() -> None:
     first = chain(conv, SIGNED, conv, outputs=("v3", "w3"))
     for numbers, count in ((SIGNED, 1), (UNSIGNED, 2)):
         second = FakeQuantize("v1", "w2", ("w2",), (), *numbers), conv("w2", "w3", ("w3",))
-        graph = dequantised(replace(first, ops=(*first.ops, *second)))
+        graph = strip_qdq(replace(first, ops=(*first.ops, *second)))
         assert len(clips(graph)) == count
         assert [op.x for op in graph.ops if isinstance(op, Identity)] == ["v2"] * (2 - count)
 
 
 def test_what_kernels_can_hold_becomes_a_scale() -> None:
-    graph = lifted(chain(SIGNED, conv, Relu, UNSIGNED, Identity, pool, conv))
+    graph = absorb_qdq(chain(SIGNED, conv, Relu, UNSIGNED, Identity, pool, conv))
     assert types(graph) == [Identity, Conv, Relu, Identity, Identity, Pool, Conv]
     signed, unsigned = (0.5, True), (0.25, False)
     assert graph.integers == {"v0": signed, "v1": signed, **dict.fromkeys(["v3", "v4", "v5", "v6"], unsigned)}
@@ -128,33 +128,33 @@ def test_a_value_that_all_who_read_it_round_alike() -> None:
         FakeQuantize("v1", "w2", ("w2",), (), *SIGNED),
         conv("w2", "w3", ("w3",)),
     )
-    graph = lifted(replace(first, ops=(*first.ops, *second)))
+    graph = absorb_qdq(replace(first, ops=(*first.ops, *second)))
     assert types(graph) == [Conv, Identity, Conv, Identity, Conv]
     assert graph.integers == dict.fromkeys(["v1", "v2", "w2"], (0.5, True))
     other = FakeQuantize("v1", "w2", ("w2",), (), *UNSIGNED)
-    graph = lifted(replace(first, ops=(*first.ops, other, second[1])))
+    graph = absorb_qdq(replace(first, ops=(*first.ops, other, second[1])))
     assert types(graph) == [Conv, FakeQuantize, Conv, FakeQuantize, Conv]
     assert graph.integers == {"v2": (0.5, True), "w2": (0.25, False)}
 
 
 @pytest.mark.parametrize("behind", [(), (Identity,), (Identity, Flatten), (pool, Flatten), (Softmax,)])
 def test_what_comes_out_is_rounded(behind: tuple[Any, ...]) -> None:
-    graph = lifted(chain(SIGNED, conv, UNSIGNED, *behind))
+    graph = absorb_qdq(chain(SIGNED, conv, UNSIGNED, *behind))
     assert types(graph)[:3] == [Identity, Conv, FakeQuantize]
-    assert types(dequantised(chain(SIGNED, conv, UNSIGNED, *behind)))[:3] == [Clip, Conv, Clip]
+    assert types(strip_qdq(chain(SIGNED, conv, UNSIGNED, *behind)))[:3] == [Clip, Conv, Clip]
 
 
 def test_fewer_integers_than_a_byte_has_become_a_clip_to_their_ends() -> None:
-    graph = lifted(chain((0.5, -127.0, 127.0), conv))
+    graph = absorb_qdq(chain((0.5, -127.0, 127.0), conv))
     assert types(graph) == [Clip, Conv]
     assert held_scales(graph)["v1"] == Scale(0.5, signed=True)
     (clip, _) = graph.ops
     assert isinstance(clip, Clip)
     assert (clip.low, clip.high) == (-63.5, math.inf)  # a byte ends at 127 by itself
-    (clip, _) = lifted(chain((0.25, 0.0, 15.0), conv)).ops
+    (clip, _) = absorb_qdq(chain((0.25, 0.0, 15.0), conv)).ops
     assert isinstance(clip, Clip)
     assert (clip.low, clip.high) == (0, 3.75)
-    assert held_scales(lifted(chain((0.25, 0.0, 15.0), conv)))["v1"] == Scale(0.25, signed=False)
+    assert held_scales(absorb_qdq(chain((0.25, 0.0, 15.0), conv)))["v1"] == Scale(0.25, signed=False)
 
 
 # ---- Whole files

@@ -144,7 +144,7 @@ def run_alone(code, source):
         from vgg16gpu.devices.cuda.device import CudaDevice
         from vgg16gpu.errors import KernelError
         from vgg16gpu.program.values import Arena, Pointer
-        from vgg16gpu.program.launches import Dim3, Kernel, Step
+        from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 
         def context_is_active():
             flags, active = ctypes.c_uint(), ctypes.c_int()
@@ -154,7 +154,7 @@ def run_alone(code, source):
         def bound(device, name, block=1):
             kernel = Kernel({source!r}, name, (("BLOCK", {BLOCK}),))
             device.build([kernel])
-            steps = [Step(kernel, Dim3(1), Dim3(block), (Pointer(Arena.ACTIVATIONS, 0),))] * 2
+            steps = [KernelLaunch(kernel, Dim3(1), Dim3(block), (Pointer(Arena.ACTIVATIONS, 0),))] * 2
             return device.bind(steps, {{Arena.ACTIVATIONS: 16}})
     """
     script = textwrap.dedent(prelude) + textwrap.dedent(code)

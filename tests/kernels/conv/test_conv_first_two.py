@@ -12,7 +12,7 @@ from tests.support.judged_bits import check_batches, check_fault, check_nan, che
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.wgmma_harness import Images, Trial, convolution, fully, parameters, raw, resident, step_of, tile_id
 from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, Tile
+from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ConvPairTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,7 @@ class ChainCase:
 
     precision: str
     shape: tuple[int, int, int, int]  # N, C, H, W
-    tile: Tile | None = None
+    tile: ConvPairTile | None = None
     filters: tuple[int, int] = (64, 64)
     relu: tuple[bool, bool] = (True, True)
     bias: bool = True
@@ -94,8 +94,10 @@ CASES = (
         ChainCase(precision, (batch, 3, *size), pixels=pixels)
         for precision, size, batch, pixels in product(PRECISIONS, SIZES, (1, 3), (False, True))
     ),
-    *(ChainCase(precision, ODD, Tile(*cut)) for precision, cut in product(PRECISIONS, CUTS)),
-    *(ChainCase("fp16", (40, 3, 61, 130), Tile(*cut)) for cut in list(CUTS)[:2]),  # several tiles for each warpgroup
+    *(ChainCase(precision, ODD, ConvPairTile(*cut)) for precision, cut in product(PRECISIONS, CUTS)),
+    *(
+        ChainCase("fp16", (40, 3, 61, 130), ConvPairTile(*cut)) for cut in list(CUTS)[:2]
+    ),  # several tiles for each warpgroup
     *(ChainCase(precision, (2, channels, 15, 17)) for precision in PRECISIONS for channels in (1, 2, 4)),
     *(
         ChainCase(precision, (2, 3, 15, 17), filters=(20, 63), relu=(False, False), bias=False)

@@ -17,7 +17,7 @@ from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import feature_loss
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
@@ -131,7 +131,7 @@ def test_targets_as_they_are_stored_give_the_bits_of_the_same_numbers(
     room = TensorDesc("c", shape, Layout.NHWC, results[0].pointer)
     results.append(replace(room, pointer=bench.room(room.nbytes)))
     bound = bench.put(np.zeros(shape[0], np.float32))
-    layer = Layer(op, shape, device.facts, other_shapes=tuple(value.shape for value in values[1:]))
+    layer = OpContext(op, shape, device.facts, other_shapes=tuple(value.shape for value in values[1:]))
     places = replace(NO_PLACES, further=(results[1],), bound=bound)
     steps = feature_loss.steps(layer, tuple(values), results[0], (), places)
     for step in steps:

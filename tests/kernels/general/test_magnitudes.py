@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.kernel_harness import Bench, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, Tally, can_count, count
+from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, MagnitudeCounts, can_count, count
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
 
@@ -28,7 +28,7 @@ def counted(
 ) -> tuple[Counts, np.float32]:
     """Counts and the largest magnitude after all arrays, each (N, C, ...), beside `before` in every bin."""
     bench = Bench(device)
-    tally = Tally(bench.put(np.full(BINS, before, np.uint64)), bench.put(np.zeros(1, np.uint32)))
+    tally = MagnitudeCounts(bench.put(np.full(BINS, before, np.uint64)), bench.put(np.zeros(1, np.uint32)))
     steps = []
     for x in arrays:
         value = TensorDesc("x", x.shape, Layout.NHWC, bench.put(stored(x)))

@@ -15,7 +15,7 @@ from tests.support.kernel_harness import Array, Bench, normal, seeded
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.graph.ops import Limits
-from vgg16gpu.compiler.lowering.base import Layer, Places, Rescaling
+from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, Rescaling
 from vgg16gpu.compiler.lowering.general import masked_gradient
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.devices.base import Device
@@ -101,10 +101,10 @@ def masked(
     y = replace(room, pointer=bench.room(room.nbytes), factor=bench.room(8 * count) if is_scaled else None)
     op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools, range=limits)
     shapes = tuple(value.shape for value in values)
-    layer = Layer(op, shapes[0], FACTS, precision, other_shapes=shapes[1:])
+    layer = OpContext(op, shapes[0], FACTS, precision, other_shapes=shapes[1:])
     nowhere = values[0].pointer
     maxima = bench.put(np.zeros(count, np.float32))
-    places = Places(nowhere, StatusBlock(nowhere, nowhere, count), nowhere, maxima)
+    places = OpMemory(nowhere, StatusBlock(nowhere, nowhere, count), nowhere, maxima)
     if is_scaled:
         bounds = [bench.put(np.abs(each.stored).reshape(count, -1).max(1, initial=0)) for each in gradients]
         places = replace(places, rescaling=Rescaling(tuple(bounds), EXPONENT, growth))

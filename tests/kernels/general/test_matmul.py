@@ -14,7 +14,7 @@ from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, see
 from vgg16gpu.checks.accuracy import assert_close, rms, tolerance
 from vgg16gpu.compiler.graph.ops import Array, MatMul, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import matmul
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Layout, TensorDesc
@@ -165,7 +165,7 @@ def test_work_is_counted(device: Device) -> None:
     """Of real elements alone; repeated operands are read once."""
     op, x = Case((2, 1, 6, 5), (3, 5, 7), (7,)).make()
     operands = tuple(TensorDesc("x", array.shape, PLAIN, NOWHERE) for array in x)
-    layer = Layer(op, operands[0].shape, device.facts)
+    layer = OpContext(op, operands[0].shape, device.facts)
     (step,) = matmul.LOWERING.steps(layer, operands, TensorDesc("y", (2, 3, 6, 7), NHWC, NOWHERE), (), NO_PLACES)
     assert step.kernel.source == "matmul.cu"
     assert step.flop == 2 * math.prod((2, 3, 6, 7)) * 5

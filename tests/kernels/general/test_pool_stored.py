@@ -11,7 +11,7 @@ from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Bench, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.base import Layer, Places
+from vgg16gpu.compiler.lowering.base import OpContext, OpMemory
 from vgg16gpu.compiler.lowering.general import pool_stored
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -32,8 +32,8 @@ def pooled(device: Device, x: Any, element: DType) -> tuple[Any, Any]:
     room = TensorDesc("y", shape, Layout.NHWC, source.pointer, element)
     y = TensorDesc("y", shape, Layout.NHWC, bench.room(room.nbytes), element)
     maxima = bench.put(np.zeros(batch, np.float32))
-    places = Places(maxima, StatusBlock(maxima, maxima, batch), maxima, maxima)
-    bench.run(*pool_stored.steps(Layer(POOL, x.shape, FACTS), source, y, (), places))
+    places = OpMemory(maxima, StatusBlock(maxima, maxima, batch), maxima, maxima)
+    bench.run(*pool_stored.steps(OpContext(POOL, x.shape, FACTS), source, y, (), places))
     bits = bench.get(y.pointer, (element.planes, *y.stored_shape), np.uint16)
     return bits, bench.get(maxima, (batch,), np.float32)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.kernel_harness import assert_same_bits, normal, one_op, run_graph, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.base import WeightArena
+from vgg16gpu.compiler.lowering.base import WeightPacker
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.devices.base import Device
@@ -72,7 +72,7 @@ def test_slabs(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_weights_that_lie_there_are_not_packed_again() -> None:
-    arena = WeightArena()
+    arena = WeightPacker()
     conv, gemm = normal(seeded("conv"), 4, 8, 3, 3), normal(seeded("gemm"), 5, 40)
     packings: list[Callable[[], Pointer]] = [
         lambda: pack.pack_conv(conv, GROUP_ALIGNMENT, arena),

@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import POISON, Bench, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
+from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw, whole_tiles
 from vgg16gpu.devices.base import Device
@@ -54,7 +54,7 @@ def in_blocks(weight: Weights, element: DType, block: int) -> Weights:
 
 def raw_step(weight: Weights, rows: RawWeights, element: DType, block: int) -> tuple[KernelLaunch, int]:
     """The step that packs `weight`, and the bytes that it fills."""
-    arena = WeightArena()
+    arena = WeightPacker()
     pack_raw(weight, rows, element, block, arena)
     (upload,) = arena.uploads
     assert upload.array is weight
@@ -113,10 +113,10 @@ def test_pairs_are_scaled(device: Device, shape: tuple[int, int]) -> None:
     outputs, channels = shape
     random = seeded(f"pairs {shape}")
     weight: Array = normal(random, TAPS, channels, outputs)
-    arena = WeightArena()
+    arena = WeightPacker()
     row_scale, inp_scale = (np.exp2(random.integers(-5, 9, n)).astype(np.float32) for n in (outputs, channels))
     places = {name: Pointer(Arena.STAGING, i) for i, name in enumerate(("weight", "rows", "inp"))}
-    x = Scaling(places["inp"], places["inp"], places["inp"], channels, False)
+    x = ActivationScale(places["inp"], places["inp"], places["inp"], channels, False)
     rows = RawWeights(outputs, channels, TAPS, (1, outputs, outputs * channels))
     target = pack_pairs(places["weight"], rows, 64, places["rows"], x, arena)
     (step,) = arena.finish
@@ -139,7 +139,7 @@ def test_fully_connected(
     outputs, channels, pixels = shape
     weight = random_weights(element, outputs, channels * pixels)
     monkeypatch.setattr(pack, "SLAB_NBYTES", 2 * weight[0].nbytes)
-    arena = WeightArena()
+    arena = WeightPacker()
     target = pack.pack_gemm(weight, channels, pixels, arena, element, element.padded(channels))
     assert len(arena.uploads) == -(-outputs // 2)
     bench = Bench(device)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
+from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout.scales import WeightRows, choose, observe, scale_rows
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
@@ -22,8 +22,8 @@ def power_below(x: Array) -> Array:
     return np.exp2(np.floor(np.log2(x.astype(np.float64)))).astype(np.float32)
 
 
-def scaling(bench: Bench, scale: Array, observed: Array, level: Array, *, uniform: bool = False) -> Scaling:
-    return Scaling(bench.put(scale), bench.put(observed), bench.put(level), scale.size, uniform)
+def scaling(bench: Bench, scale: Array, observed: Array, level: Array, *, uniform: bool = False) -> ActivationScale:
+    return ActivationScale(bench.put(scale), bench.put(observed), bench.put(level), scale.size, uniform)
 
 
 # ---- Largest magnitudes
@@ -37,7 +37,7 @@ def test_the_largest_magnitude_of_each_channel_stays(device: Device, shape: Shap
     value = TensorDesc("x", shape, Layout.NHWC, Pointer(Arena.WEIGHTS, 0))
     images = [normal(seeded(f"{shape} {i}"), *value.stored_shape) for i in range(3)]
     observed = bench.put(np.zeros(value.pitch, np.float32))
-    made = Scaling(observed, observed, observed, value.pitch, False)
+    made = ActivationScale(observed, observed, observed, value.pitch, False)
     bench.run(*(observe(TensorDesc("x", shape, Layout.NHWC, bench.put(image)), made) for image in images))
     expected = np.abs(np.stack(images)).reshape(-1, value.pitch).max(axis=0)
     assert_same_bits(bench.get(observed, (value.pitch,)), expected)
@@ -90,7 +90,7 @@ def test_rows(device: Device, shape: tuple[int, int, int], folds: bool, correcti
     x = scaling(bench, inp_scale, inp_scale, inp_scale)
     level = bench.put(np.zeros(outputs, np.float32))
     rows = WeightRows(bench.put(weight), outputs, channels, taps, 1, outputs, outputs * channels)
-    arena = WeightArena()
+    arena = WeightPacker()
     made = scale_rows(rows, outputs, x, level, arena, folds=folds, correction=correction)
     (step,) = arena.finish
     vectors = [bench.put(np.zeros(outputs, np.float32)) for _ in range(3)]
@@ -117,7 +117,7 @@ def test_a_row_of_zeros(device: Device) -> None:
     x = scaling(bench, one, one, one)
     level = bench.put(one)
     rows = WeightRows(bench.put(np.zeros((1, 4), np.float32)), 1, 4, 1, 4, 1, 0)
-    arena = WeightArena()
+    arena = WeightPacker()
     scale_rows(rows, 1, x, level, arena, folds=True)
     vectors = [bench.put(np.zeros(1, np.float32)) for _ in range(3)]
     (step,) = arena.finish

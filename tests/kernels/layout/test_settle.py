@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.kernel_harness import Bench
-from vgg16gpu.compiler.lowering.layout.settle import WORDS, Written, settle
+from vgg16gpu.compiler.lowering.layout.settle import WORDS, RunOutput, settle
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.plans import StatusBlock
 from vgg16gpu.program.values import DType, OutputForm
@@ -53,7 +53,7 @@ def settled(
     for form, shape in ((form, shape) for form in FORMS for shape in SHAPES):
         if form.pitch is None or len(shape) != 3:
             room = bench.put(np.zeros(form.element.nbytes * form.extent(shape), np.uint8))
-            outputs.append(Written(room, shape, form, is_whole=False))
+            outputs.append(RunOutput(room, shape, form, is_whole=False))
     asked = guard if has_second_pass else None
     bench.run(*settle(control, found, outputs, count, first, allows_nonfinite=allows, guard=asked))
     rows = []
@@ -135,7 +135,7 @@ def test_an_output_without_rows_becomes_nan_as_a_whole(device: Device, form: Out
     found, shape = bench.put(np.zeros(WORDS, np.uint32)), (3, 4, 2, 2)
     room = bench.put(np.zeros(form.element.nbytes * form.extent(shape), np.uint8))
     control = StatusBlock(words, words, 1)
-    bench.run(*settle(control, found, [Written(room, shape, form, is_whole=True)], 1, 0, allows_nonfinite=False))
+    bench.run(*settle(control, found, [RunOutput(room, shape, form, is_whole=True)], 1, 0, allows_nonfinite=False))
     raw = bench.get(room, (form.extent(shape),), f"u{form.element.nbytes}")  # type: ignore[arg-type]
     inside = np.lib.stride_tricks.as_strided(raw, shape, [raw.itemsize * stride for stride in form.strides(shape)])
     assert (inside != 0).all()

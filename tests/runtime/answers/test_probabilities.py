@@ -12,7 +12,7 @@ from tests.support.softmax_tails import ORDER, TAILS, digits_with
 from vgg16gpu import classify, labels
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
-from vgg16gpu.compiler.class_scores import Element, before_softmax, class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import ScoreIndex, before_softmax, class_count, gives_probabilities
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
@@ -86,7 +86,7 @@ def test_q2_what_the_softmax_reads_for_each_score(tmp_path):
         assert gives_probabilities(graph), tail
         shapes = infer_shapes(graph, (1, 1, 32, 32))
         (output,) = graph.outputs
-        places = [before_softmax(graph, shapes, Element(output, place)) for place in np.ndindex(shapes[output])]
+        places = [before_softmax(graph, shapes, ScoreIndex(output, place)) for place in np.ndindex(shapes[output])]
         assert [place and sum(place.place) for place in places] == SOURCES.get(tail, [*range(10)]), tail
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from vgg16gpu.bench.tune.cases import Case
 from vgg16gpu.bench.tune.tasks import Task
-from vgg16gpu.compiler.lowering.base import Places
+from vgg16gpu.compiler.lowering.base import OpMemory
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
@@ -159,7 +159,7 @@ class BenchRig:
         """The launch number `launch` of a graph: weights of its own, counters of its own."""
         counters = _behind(self._words, 4 * launch * self._counters)
         control = StatusBlock(counters, self._error_word, self._batch, watched=(self.task.y.name,))
-        places = Places(self._workspace, control, counters, control.maxima(0))
+        places = OpMemory(self._workspace, control, counters, control.maxima(0))
         x, y = replace(self.task.x, pointer=self._x), replace(self.task.y, pointer=self._y)
         constants = self.case.placed((self._weights[launch % len(self._weights)], *self._vectors))
         return self.task.step(choice, x, y, constants, places)

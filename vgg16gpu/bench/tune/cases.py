@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vgg16gpu.bench.tune.tasks import Task
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
@@ -150,7 +150,7 @@ def _conv(task: Task) -> Case:
 
 
 def _convolution(
-    layer: Layer[Any], x: npt.NDArray[Any], stored: DType
+    layer: OpContext[Any], x: npt.NDArray[Any], stored: DType
 ) -> tuple[conv_wgmma.ConvWeights[Stored], Doubles]:
     """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
     element, channels = x_element(layer), x.shape[-1]
@@ -181,11 +181,13 @@ def _chain(task: Task) -> Case:
     if element not in BYTES:  # those are whole numbers already
         between = _store(element, between.astype(np.float32)).exact.astype(np.float64)
     constants2, expected = _convolution(second, between, element)
-    both = conv_first_two.ChainWeights(constants, constants2)
+    both = conv_first_two.ConvPairWeights(constants, constants2)
     return Case(source, both, expected.astype(np.float32), BOUNDS[element])
 
 
-def _first_convolution(layer: Layer[Any], stored: DType) -> tuple[Stored, conv_first.FirstWeights[Stored], Doubles]:
+def _first_convolution(
+    layer: OpContext[Any], stored: DType
+) -> tuple[Stored, conv_first.FirstConvWeights[Stored], Doubles]:
     """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
     _, channels, height, width = layer.x_shape
     outputs = stored.padded(layer.op.weight.shape[0])
@@ -201,7 +203,7 @@ def _first_convolution(layer: Layer[Any], stored: DType) -> tuple[Stored, conv_f
     if element is DType.F32:
         row_scale *= np.float32(ROW_SCALE)
     source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
-    constants = conv_first.FirstWeights(
+    constants = conv_first.FirstConvWeights(
         weight=_permuted(rows, element),
         weight_scale=row_scale,
         bias=bias,
@@ -257,7 +259,7 @@ def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
     return sums.reshape(images, height, width, -1)
 
 
-def _finished(layer: Layer[Any], stored: DType, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+def _finished(layer: OpContext[Any], stored: DType, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
     """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
 
     Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.

@@ -13,7 +13,7 @@ from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, 
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
-from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, Places, Source
+from vgg16gpu.compiler.lowering.base import FLOAT, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.tile_choice import Choice
@@ -30,15 +30,15 @@ from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
-_NO_PLACES: Final = Places(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+_NO_PLACES: Final = OpMemory(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
 _CONV: Final[conv_wgmma.ConvWeights[Pointer]] = conv_wgmma.ConvWeights._make(
     NOWHERE for _ in conv_wgmma.ConvWeights._fields
 )
-_FIRST: Final[conv_first.FirstWeights[Pointer]] = conv_first.FirstWeights._make(
-    NOWHERE for _ in conv_first.FirstWeights._fields
+_FIRST: Final[conv_first.FirstConvWeights[Pointer]] = conv_first.FirstConvWeights._make(
+    NOWHERE for _ in conv_first.FirstConvWeights._fields
 )
 _WEIGHTS: Final[dict[str, object]] = {  # of each kernel, at no place
-    conv_first_two.__name__: conv_first_two.ChainWeights(_FIRST, _CONV),
+    conv_first_two.__name__: conv_first_two.ConvPairWeights(_FIRST, _CONV),
     conv_wgmma.__name__: _CONV,
     conv_first.__name__: _FIRST,
     fc_wgmma.__name__: fc_wgmma.FcWeights._make(NOWHERE for _ in fc_wgmma.FcWeights._fields),
@@ -50,7 +50,7 @@ class Task:
     """A layer, and the op module whose kernels compute it."""
 
     kernels: Any
-    layer: Layer[Any]
+    layer: OpContext[Any]
 
     @cached_property
     def problem(self) -> Any:
@@ -72,15 +72,15 @@ class Task:
         chosen = self.kernels.choose(self.problem, self.layer.facts)
         return Choice(chosen.tile, chosen.programmatic)
 
-    def cut(self, choice: Choice[Any]) -> Layer[Any]:
+    def cut(self, choice: Choice[Any]) -> OpContext[Any]:
         """The layer on a device whose table has this choice."""
         return replace(self.layer, facts=replace(self.layer.facts, tuned={self.key: choice.entry}))
 
     @cached_property
-    def x(self) -> TensorDesc | Source:
+    def x(self) -> TensorDesc | HostInput:
         """What is read, at no place."""
-        if isinstance(self.kernels.LOWERING, InputLowering):
-            return Source(NOWHERE, "float32")
+        if isinstance(self.kernels.LOWERING, InputKernel):
+            return HostInput(NOWHERE, "float32")
         takes = self.kernels.LOWERING.takes(self.layer)
         element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
         return TensorDesc(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
@@ -94,7 +94,7 @@ class Task:
         return TensorDesc(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
 
     def step(
-        self, choice: Choice[Any], x: TensorDesc | Source, y: TensorDesc, weights: object, places: Places
+        self, choice: Choice[Any], x: TensorDesc | HostInput, y: TensorDesc, weights: object, places: OpMemory
     ) -> KernelLaunch:
         """The launch with this choice."""
         (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, weights, places)

@@ -39,7 +39,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.turned_weights import turned_conv, turned_matrix
+from vgg16gpu.compiler.graph.turned_weights import dgrad_conv_weight, dgrad_matrix_weight
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window, same_window
 from vgg16gpu.errors import ModelError
 
@@ -65,7 +65,7 @@ class Backward:
     def turned(self, weight: Array) -> Array:
         """The weights of a convolution's gradient; one array for all that share theirs."""
         if id(weight) not in self._turned:
-            self._turned[id(weight)] = turned_conv(weight)
+            self._turned[id(weight)] = dgrad_conv_weight(weight)
         return self._turned[id(weight)]
 
     def fresh(self, name: str) -> str:
@@ -133,7 +133,7 @@ class Backward:
         return next((op for op in pools if op.kind == "max" and same_window(op.window, MAX_POOL_2X2)), None)
 
 
-def hand_back(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[str, str]]:
+def vjp_rule(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[str, str]]:
     """(value, its gradient) for each run-time operand of an op, whose result has these gradients.
 
     Raises ModelError for an op whose gradient is not known.
@@ -212,7 +212,7 @@ def _with_zeros_between(back: Backward, op: Op, gradient: str, strides: tuple[in
 
 
 def _gemm(back: Backward, op: Gemm, gradient: str) -> _Found:
-    found = back.product(Gemm, gradient, op.x, turned_matrix(op.weight), None)
+    found = back.product(Gemm, gradient, op.x, dgrad_matrix_weight(op.weight), None)
     return [(op.x, back.add(Reshape, found, op.x, back.shapes[op.x]) if op.flattens else found)]
 
 

@@ -22,7 +22,7 @@ from vgg16gpu.compiler.graph.ops import (
 )
 
 
-def mixing_op(graph: Graph, shapes: Mapping[str, Shape]) -> Op | None:
+def cross_batch_op(graph: Graph, shapes: Mapping[str, Shape]) -> Op | None:
     """The first op whose result does not have a row for each row of its operands, computed from that row alone.
 
     `shapes` of all values, for any batch. Constants are the same for all rows, so they must not have rows themselves.

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from vgg16gpu.compiler.graph.backward import Backward, hand_back
+from vgg16gpu.compiler.graph.backward import Backward, vjp_rule
 from vgg16gpu.compiler.graph.ops import Conv, Graph, GraphInput, Op, Pool, Reshape, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
@@ -58,7 +58,7 @@ def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, g
         gradients[value].append(gradient)
     for op in reversed(forward):
         if op.y in gradients:
-            for value, gradient in hand_back(back, op, gradients.pop(op.y)):
+            for value, gradient in vjp_rule(back, op, gradients.pop(op.y)):
                 gradients[value].append(gradient)
     if not gradients[source.name]:
         raise ModelError(f"no output of the model depends on its input '{source.name}': there is no gradient")

@@ -301,7 +301,7 @@ class AxisSoftmax(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class ConvChain(Op):
+class FusedConvPair(Op):
     """y = second(first(x)), for the planner alone: one kernel computes both, and what lies between is no value."""
 
     first: Conv
@@ -377,7 +377,7 @@ class Graph:
 
 def parts(op: Op) -> tuple[Op, ...]:
     """The ops that a chain consists of, in order; any other op is its own only part."""
-    return (op.first, op.second) if isinstance(op, ConvChain) else (op,)
+    return (op.first, op.second) if isinstance(op, FusedConvPair) else (op,)
 
 
 def readers_of_values(graph: Graph) -> Mapping[str, list[Op]]:

@@ -16,10 +16,10 @@ from vgg16gpu.compiler.graph.ops import (
     Clip,
     Concat,
     Conv,
-    ConvChain,
     Elementwise,
     FakeQuantize,
     Flatten,
+    FusedConvPair,
     Gather,
     Gemm,
     GeneralBatchNorm,
@@ -66,7 +66,7 @@ def further_shape(op: Op, shape: Shape) -> Shape:
     match op:
         case Conv():
             return output_shape(replace(op, pool=False), shape)
-        case ConvChain():
+        case FusedConvPair():
             return further_shape(op.second, output_shape(op.first, shape))
         case _:
             return shape
@@ -96,7 +96,7 @@ def window_shape(op: Op, window: Window, height: int, width: int) -> tuple[int, 
     return rows, columns
 
 
-def _chain_shape(op: ConvChain, shape: Shape) -> Shape:
+def _chain_shape(op: FusedConvPair, shape: Shape) -> Shape:
     return output_shape(op.second, output_shape(op.first, shape))
 
 
@@ -260,7 +260,7 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     BatchNorm: _batch_norm_shape,
     Concat: _concatenated,
     Conv: _conv_shape,
-    ConvChain: _chain_shape,
+    FusedConvPair: _chain_shape,
     Arithmetic: broadcast_shape,
     LeakyRelu: broadcast_shape,
     Clip: broadcast_shape,

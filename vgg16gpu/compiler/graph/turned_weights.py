@@ -14,12 +14,12 @@ _Made: TypeAlias = tuple["ref[Array]", "ref[Array]"]  # of what, and what; both 
 _MADE: Final[dict[int, _Made]] = {}  # by the identity of what they are made of
 
 
-def turned_conv(weight: Array) -> Array:
+def dgrad_conv_weight(weight: Array) -> Array:
     """(K, C, R, S) turned by 180 degrees, as (C, K, R, S); read-only, the same array as long as it lives."""
     return _once(weight, lambda: weight[:, :, ::-1, ::-1].swapaxes(0, 1))
 
 
-def turned_matrix(weight: Array) -> Array:
+def dgrad_matrix_weight(weight: Array) -> Array:
     """(N, K) transposed; read-only, the same array as long as it lives."""
     return _once(weight, lambda: weight.T)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vgg16gpu.compiler.lowering.base import AnyLowering
 
 
-class Row(NamedTuple):
+class RegistryRow(NamedTuple):
     """A module below this one, the families of its lowerings, and the ops that they lower, by the names of classes."""
 
     module: str
@@ -28,20 +28,20 @@ class Row(NamedTuple):
 
 _FFMA: Final = ("ffma",)
 MODULES: Final = (
-    Row("conv.conv_direct", _FFMA, ("Conv",)),
-    Row("conv.conv_few", ("mma",), ("Conv",)),
-    Row("conv.conv_first", ("wgmma",), ("Conv",)),
-    Row("conv.conv_first_two", ("wgmma",), ("ConvChain",)),
-    Row("conv.conv_general", _FFMA, ("GeneralConv",)),
-    Row("conv.conv_igemm", _FFMA, ("Conv",)),
-    Row("conv.conv_mma", ("mma",), ("Conv",)),
-    Row("conv.conv_mma_first", ("mma",), ("Conv",)),
-    Row("conv.conv_wgmma", ("wgmma",), ("Conv",)),
-    Row("gemm.fc_wgmma", ("wgmma",), ("Gemm",)),
-    Row("gemm.gemm_direct", _FFMA, ("Gemm",)),
-    Row("gemm.gemm_mma", ("mma",), ("Gemm",)),
-    Row("gemm.gemm_splitk", _FFMA, ("Gemm",)),
-    Row(
+    RegistryRow("conv.conv_direct", _FFMA, ("Conv",)),
+    RegistryRow("conv.conv_few", ("mma",), ("Conv",)),
+    RegistryRow("conv.conv_first", ("wgmma",), ("Conv",)),
+    RegistryRow("conv.conv_first_two", ("wgmma",), ("FusedConvPair",)),
+    RegistryRow("conv.conv_general", _FFMA, ("GeneralConv",)),
+    RegistryRow("conv.conv_igemm", _FFMA, ("Conv",)),
+    RegistryRow("conv.conv_mma", ("mma",), ("Conv",)),
+    RegistryRow("conv.conv_mma_first", ("mma",), ("Conv",)),
+    RegistryRow("conv.conv_wgmma", ("wgmma",), ("Conv",)),
+    RegistryRow("gemm.fc_wgmma", ("wgmma",), ("Gemm",)),
+    RegistryRow("gemm.gemm_direct", _FFMA, ("Gemm",)),
+    RegistryRow("gemm.gemm_mma", ("mma",), ("Gemm",)),
+    RegistryRow("gemm.gemm_splitk", _FFMA, ("Gemm",)),
+    RegistryRow(
         "general.elementwise",
         _FFMA,
         (
@@ -58,19 +58,19 @@ MODULES: Final = (
             "ReluGradient",
         ),
     ),
-    Row("general.feature_loss", ("wgmma", "mma", "ffma"), ("FeatureLoss",)),
-    Row("general.gram", _FFMA, ("Gram", "GramGradient")),
-    Row("general.lrn", _FFMA, ("LocalResponseNorm",)),
-    Row("general.masked_gradient", ("wgmma", "mma", "ffma"), ("MaskedGradient",)),
-    Row("general.matmul", _FFMA, ("MatMul",)),
-    Row("general.pool", _FFMA, ("GlobalPool", "Pool")),
-    Row("general.pool_gradient", _FFMA, ("PoolGradient",)),
-    Row("general.pool_stored", ("wgmma", "mma"), ("Pool",)),
-    Row("general.power_of_two", _FFMA, ("PowerOfTwo",)),
-    Row("general.rearrange", _FFMA, ("Concat", "Gather", "Pad", "Reshape", "Slice", "Transpose")),
-    Row("general.row_sum", _FFMA, ("RowSum",)),
-    Row("general.softmax", _FFMA, ("AxisSoftmax", "Softmax")),
-    Row("layout.layout", _FFMA, ("Flatten", "Identity")),
+    RegistryRow("general.feature_loss", ("wgmma", "mma", "ffma"), ("FeatureLoss",)),
+    RegistryRow("general.gram", _FFMA, ("Gram", "GramGradient")),
+    RegistryRow("general.lrn", _FFMA, ("LocalResponseNorm",)),
+    RegistryRow("general.masked_gradient", ("wgmma", "mma", "ffma"), ("MaskedGradient",)),
+    RegistryRow("general.matmul", _FFMA, ("MatMul",)),
+    RegistryRow("general.pool", _FFMA, ("GlobalPool", "Pool")),
+    RegistryRow("general.pool_gradient", _FFMA, ("PoolGradient",)),
+    RegistryRow("general.pool_stored", ("wgmma", "mma"), ("Pool",)),
+    RegistryRow("general.power_of_two", _FFMA, ("PowerOfTwo",)),
+    RegistryRow("general.rearrange", _FFMA, ("Concat", "Gather", "Pad", "Reshape", "Slice", "Transpose")),
+    RegistryRow("general.row_sum", _FFMA, ("RowSum",)),
+    RegistryRow("general.softmax", _FFMA, ("AxisSoftmax", "Softmax")),
+    RegistryRow("layout.layout", _FFMA, ("Flatten", "Identity")),
 )
 
 

@@ -23,7 +23,7 @@ BLOCK = 256  # threads of the simple kernels, as in their sources
 _STAGING = Pointer(Arena.STAGING, 0)
 
 
-class WeightArena:
+class WeightPacker:
     """Collects the uploads that fill the weight arena, in order; hands out the place of each array."""
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ FLOAT: Final = (DType.F32,)
 OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 OpT = TypeVar("OpT", bound=Op)
 MultiOpT = TypeVar("MultiOpT", bound=MultiOp)
-ReadT = TypeVar("ReadT")  # what steps read: a TensorDesc, several, or a Source
+ReadT = TypeVar("ReadT")  # what steps read: a TensorDesc, several, or a HostInput
 HeldT = TypeVar("HeldT")  # the weights of a kernel
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ActivationScale:
     """The scales of a value in float16 pairs: vectors of floats, one per stored channel, written by the build."""
 
     scale: Pointer  # powers of two
@@ -120,7 +120,7 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Layer(Generic[OpT_co]):
+class OpContext(Generic[OpT_co]):
     """An op where it stands: everything that a lowering decides by."""
 
     op: OpT_co
@@ -129,10 +129,10 @@ class Layer(Generic[OpT_co]):
     precision: str = "fp32"
     number: int = 1  # counts the ops of the graph; what a wait that ran out reports
     reads_input: bool = False  # x is the run-time input, which nobody else reads
-    x_scaling: Scaling | None = None  # fp32 on tensor cores
-    y_scaling: Scaling | None = None
+    x_scaling: ActivationScale | None = None  # fp32 on tensor cores
+    y_scaling: ActivationScale | None = None
     quantised: QuantisedOp | None = None  # int8
-    parts: tuple[Layer[Conv], ...] = ()  # of a ConvChain: its convolutions
+    parts: tuple[OpContext[Conv], ...] = ()  # of a ConvChain: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
     keeps_digits: bool = False  # fp16 whose features a loss compares: no image is rounded, and no feature that is read
     compared: bool = False  # a loss reads the result
@@ -152,7 +152,7 @@ class Rescaling(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Places:
+class OpMemory:
     """What the steps of an op use beside values and weights."""
 
     workspace: Pointer
@@ -165,7 +165,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Source:
+class HostInput:
     """The run-time input as the host left it: float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)."""
 
     pointer: Pointer
@@ -175,7 +175,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class BaseLowering(Generic[OpT, ReadT, HeldT]):
+class BaseOpKernel(Generic[OpT, ReadT, HeldT]):
     """How the planner turns ops of one type into steps, which read x in the form that a subclass says.
 
     steps(layer, x, y, held, places): the launches that compute y from x and the weights that `weights` gave.
@@ -194,15 +194,15 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     """
 
     op_type: type[OpT]
-    steps: Callable[[Layer[OpT], ReadT, TensorDesc, HeldT, Places], tuple[KernelLaunch, ...]]
-    weights: Callable[[Layer[OpT], WeightArena], HeldT]
-    workspace_nbytes: Callable[[Layer[OpT]], int] = lambda *_: 0
-    counters: Callable[[Layer[OpT]], int] = lambda *_: 0
+    steps: Callable[[OpContext[OpT], ReadT, TensorDesc, HeldT, OpMemory], tuple[KernelLaunch, ...]]
+    weights: Callable[[OpContext[OpT], WeightPacker], HeldT]
+    workspace_nbytes: Callable[[OpContext[OpT]], int] = lambda *_: 0
+    counters: Callable[[OpContext[OpT]], int] = lambda *_: 0
     family: str = "ffma"
     priority: int = 0
-    supports: Callable[[Layer[OpT]], bool] = lambda *_: True
-    takes: Callable[[Layer[OpT]], tuple[DType, ...]] = lambda *_: FLOAT
-    gives: Callable[[Layer[OpT], tuple[DType, ...]], DType] = lambda *_: DType.F32
+    supports: Callable[[OpContext[OpT]], bool] = lambda *_: True
+    takes: Callable[[OpContext[OpT]], tuple[DType, ...]] = lambda *_: FLOAT
+    gives: Callable[[OpContext[OpT], tuple[DType, ...]], DType] = lambda *_: DType.F32
     output_alignment: int = 1
     keeps: bool = False
     any_layout: bool = False
@@ -211,22 +211,22 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     reads_factors: bool = False
 
 
-class Lowering(BaseLowering[OpT, TensorDesc, HeldT]):
+class OpKernel(BaseOpKernel[OpT, TensorDesc, HeldT]):
     """The steps read one value."""
 
 
-class MultiLowering(BaseLowering[MultiOpT, tuple[TensorDesc, ...], HeldT]):
+class MultiOpKernel(BaseOpKernel[MultiOpT, tuple[TensorDesc, ...], HeldT]):
     """The steps read all operands of a MultiOp, in order."""
 
 
-class InputLowering(BaseLowering[OpT, Source, HeldT]):
+class InputKernel(BaseOpKernel[OpT, HostInput, HeldT]):
     """The steps read the run-time input as the host left it; nobody else reads that."""
 
 
-AnyLowering: TypeAlias = BaseLowering[Any, Any, Any]  # what an op, its steps and its weights are, each knows itself
+AnyLowering: TypeAlias = BaseOpKernel[Any, Any, Any]  # what an op, its steps and its weights are, each knows itself
 
 
-def no_weights(layer: Layer[Op], arena: WeightArena) -> NoWeights:
+def no_weights(layer: OpContext[Op], arena: WeightPacker) -> NoWeights:
     """For ops that hold none."""
     del layer, arena
     return ()
@@ -235,7 +235,7 @@ def no_weights(layer: Layer[Op], arena: WeightArena) -> NoWeights:
 FOR_CPUS: Final = ("cpu",)  # kinds of devices where kernels for CPUs are planned; they run on any
 
 
-def for_cpus(layer: Layer[Op]) -> bool:
+def for_cpus(layer: OpContext[Op]) -> bool:
     """Whether a device computes with kernels for CPUs: the `supports` of these."""
     return layer.facts.kind in FOR_CPUS
 

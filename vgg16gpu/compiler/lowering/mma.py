@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
-from vgg16gpu.compiler.lowering.base import Layer, WeightArena
+from vgg16gpu.compiler.lowering.base import OpContext, WeightPacker
 from vgg16gpu.program.values import DType, Pointer
 
 ELEMENTS: Final = {"fp16": DType.F16, "bf16": DType.BF16}
@@ -25,14 +25,14 @@ class MmaWeights(NamedTuple):
     out_scale: Pointer  # what outputs are multiplied by before they are stored
 
 
-def x_element(layer: Layer[Op]) -> DType:
+def x_element(layer: OpContext[Op]) -> DType:
     """What x is multiplied as."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
-def gives(layer: Layer[Op], wanted: tuple[DType, ...]) -> DType:
+def gives(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, or nobody wants integers."""
     if DType.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
         return DType.F32
@@ -42,7 +42,7 @@ def gives(layer: Layer[Op], wanted: tuple[DType, ...]) -> DType:
     return DType.F32 if stored is None else DType.S8 if stored.signed else DType.U8
 
 
-def supports(layer: Layer[Op]) -> bool:
+def supports(layer: OpContext[Op]) -> bool:
     """Whether the device's tensor cores know the precision; the CPU emulates them."""
     if layer.quantised is None and layer.precision not in ELEMENTS:
         return False
@@ -52,7 +52,7 @@ def supports(layer: Layer[Op]) -> bool:
     return capability >= (FIRST_WITH_BFLOAT16 if layer.precision == "bf16" else FIRST_WITH_MMA)
 
 
-def with_finish(weight: Pointer, layer: Layer[Conv | Gemm], arena: WeightArena) -> MmaWeights:
+def with_finish(weight: Pointer, layer: OpContext[Conv | Gemm], arena: WeightPacker) -> MmaWeights:
     """Packed weights and the vectors that go with them."""
     op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]

@@ -1,4 +1,4 @@
-"""Values as the general kernels see them: any rank, any strides. What a `Walk` is made of.
+"""Values as the general kernels see them: any rank, any strides. What a `StridedIndexer` is made of.
 
 An output in the NHWC layout has padding channels, which must become zero: the kernels walk over all that is stored
 (extents) and write zeros beyond what is real (limits). Dimensions are walked in the order in which the output lies in
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.program.launches import Walk
+from vgg16gpu.program.launches import StridedIndexer
 from vgg16gpu.program.values import Layout, Pointer, TensorDesc
 
 
@@ -54,7 +54,7 @@ def plain_strides(shape: Shape) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Room:
+class IterationSpace:
     """What a kernel writes of an output: dimensions in the order in which they lie in memory, padding included."""
 
     order: tuple[int, ...]  # ONNX dimension of each
@@ -67,7 +67,7 @@ class Room:
         """Elements to write."""
         return math.prod(self.extents)
 
-    def walk(self, *strides: Sequence[int], rank: int = Walk.RANK) -> Walk:
+    def walk(self, *strides: Sequence[int], rank: int = StridedIndexer.RANK) -> StridedIndexer:
         """Rows: extents, limits, strides of the output, and `strides` of operands by ONNX dimension.
 
         Missing dimensions come first, with extent and limit 1.
@@ -75,14 +75,14 @@ class Room:
         missing = rank - len(self.order)
         ones, zeros = (1,) * missing, (0,) * missing
         operands = [zeros + tuple(row[dim] for dim in self.order) for row in strides]
-        return Walk((ones + self.extents, ones + self.limits, zeros + self.strides, *operands))
+        return StridedIndexer((ones + self.extents, ones + self.limits, zeros + self.strides, *operands))
 
 
-def room(value: TensorDesc) -> Room:
+def room(value: TensorDesc) -> IterationSpace:
     """Everything of a value that its producer must write."""
     rank = len(value.shape)
     if value.layout is Layout.PLAIN:
-        return Room(tuple(range(rank)), value.shape, value.shape, plain_strides(value.shape))
+        return IterationSpace(tuple(range(rank)), value.shape, value.shape, plain_strides(value.shape))
     order = (0, *range(2, rank), 1)
     limits = tuple(value.shape[dim] for dim in order)
-    return Room(order, (*limits[:-1], value.pitch), limits, plain_strides(value.stored_shape))
+    return IterationSpace(order, (*limits[:-1], value.pitch), limits, plain_strides(value.stored_shape))

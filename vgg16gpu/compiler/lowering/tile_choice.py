@@ -16,7 +16,7 @@ PROGRAMMATIC_BATCH = 32  # up to which programmatic dependent launch was measure
 
 @dataclass(frozen=True)
 class Choice(Generic[Tile]):
-    """What is decided for a problem: its tile, and whether it is a programmatic dependent launch, see `Step`."""
+    """The tile of a problem, and whether its launch is programmatic, see `KernelLaunch`."""
 
     tile: Tile
     programmatic: bool
@@ -26,7 +26,7 @@ class Choice(Generic[Tile]):
         """The choice as a table holds it; what is programmatic here is "early" there."""
         tile: Any = self.tile
         numbers = {field.name: int(getattr(tile, field.name)) for field in fields(tile)}
-        return {"tile": type(tile).__name__, **numbers, "early": int(self.programmatic)}
+        return {"tile": tile.table_name, **numbers, "early": int(self.programmatic)}
 
 
 def key(kernel: str, problem: Any) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
-from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.base import ActivationScale, OpContext, WeightPacker, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.layout.pack import STAGING
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
@@ -25,7 +25,7 @@ MIN_SHARED = 114 << 10  # bytes: with more than half of a multiprocessor's, bloc
 ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
 
 
-class Finish(NamedTuple):
+class EpilogueParams(NamedTuple):
     """What a kernel finishes its sums with, in its order: a float for each stored output channel."""
 
     bias: Pointer
@@ -33,14 +33,14 @@ class Finish(NamedTuple):
     out_scale: Pointer  # what outputs are multiplied by before they are stored
 
 
-def x_element(layer: Layer[Op]) -> DType:
+def x_element(layer: OpContext[Op]) -> DType:
     """What the kernels multiply x as."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
-def y_element(layer: Layer[Op]) -> DType:
+def y_element(layer: OpContext[Op]) -> DType:
     """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
@@ -49,23 +49,23 @@ def y_element(layer: Layer[Op]) -> DType:
     return DType.S8 if layer.quantised.y.signed else DType.U8
 
 
-def stored_element(layer: Layer[Op]) -> DType:
+def stored_element(layer: OpContext[Op]) -> DType:
     """Return what a convolution stores y as: float16 that a loss compares with what its rounding has left."""
     return DType.F16_PAIR if layer.keeps_digits and layer.compared else y_element(layer)
 
 
-def stores_pairs(layer: Layer[Op]) -> bool:
+def stores_pairs(layer: OpContext[Op]) -> bool:
     """Whether values of float32 are stored as pairs of float16, where some op on tensor cores has them."""
     return layer.precision == "fp32" and has_wgmma(layer.facts)
 
 
-def computes(layer: Layer[Conv | Gemm]) -> bool:
+def computes(layer: OpContext[Conv | Gemm]) -> bool:
     """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
     known = layer.precision in ELEMENTS or layer.quantised is not None
     return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
 
 
-def is_wide(layer: Layer[Op], channels: int) -> bool:
+def is_wide(layer: OpContext[Op], channels: int) -> bool:
     """Whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
     return x_element(layer).padded(channels) % TILE_CHANNELS == 0
 
@@ -90,12 +90,12 @@ def aligned(nbytes: int) -> int:
     return ceil_div(nbytes, 1024) * 1024
 
 
-def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightArena) -> Finish:
+def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightPacker) -> EpilogueParams:
     """What sums of 8-bit products are finished with."""
     outputs = op.weight.shape[0]
     inverse = 1.0 if quantised.y is None else quantised.y.inverse
     vectors = op.bias, quantised.dequant, np.full(outputs, inverse, np.float32)
-    return Finish(*(arena.add_channels(vector, outputs, DType.S8) for vector in vectors))
+    return EpilogueParams(*(arena.add_channels(vector, outputs, DType.S8) for vector in vectors))
 
 
 def feature_map(value: TensorDesc, box: tuple[int, int, int, int]) -> TmaDescriptor:
@@ -118,7 +118,7 @@ class RawWeights:
 
 
 def pack_raw(
-    weight: npt.NDArray[np.generic], rows: RawWeights, element: DType, block: int, arena: WeightArena
+    weight: npt.NDArray[np.generic], rows: RawWeights, element: DType, block: int, arena: WeightPacker
 ) -> Pointer:
     """float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels) of `element`."""
     target, step = _pack(rows, element, block, STAGING, (STAGING, STAGING), arena)
@@ -127,7 +127,7 @@ def pack_raw(
 
 
 def pack_pairs(
-    source: Pointer, rows: RawWeights, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena
+    source: Pointer, rows: RawWeights, block: int, row_scale: Pointer, x: ActivationScale, arena: WeightPacker
 ) -> Pointer:
     """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
     target, step = _pack(rows, DType.F16_PAIR, block, source, (row_scale, x.scale), arena)
@@ -136,7 +136,7 @@ def pack_pairs(
 
 
 def pack_known_pairs(
-    weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightArena
+    weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightPacker
 ) -> Pointer:
     """The same for weights whose scales (of rows, of channels of x) lie there before: without a copy in float32."""
     target, step = _pack(rows, DType.F16_PAIR, block, STAGING, scales, arena)
@@ -145,7 +145,7 @@ def pack_known_pairs(
 
 
 def _pack(
-    rows: RawWeights, element: DType, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
+    rows: RawWeights, element: DType, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightPacker
 ) -> tuple[Pointer, KernelLaunch]:
     stored, blocks = whole_tiles(element.padded(rows.outputs)), ceil_div(rows.channels, block)
     size = blocks * rows.taps * stored * block

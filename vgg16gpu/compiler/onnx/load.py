@@ -20,10 +20,10 @@ from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
 from vgg16gpu.compiler.onnx.initializers import initializer_names, initializers
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, UnsupportedNodeError
 from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
 from vgg16gpu.compiler.onnx.rules.table import RULES
-from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, Translation, label
+from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, OnnxImporter, label
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
@@ -98,7 +98,7 @@ def _load(
     producers = _producers(file, [*inputs, *bound])
     wanted = _wanted(file, {*inputs, *bound}, producers, outputs)
     read = _read_values(file, producers, wanted)
-    translation = Translation(file, opset, inputs, bound, producers, read)
+    translation = OnnxImporter(file, opset, inputs, bound, producers, read)
     for index in sorted({producers[name] for name in read if name in producers}):
         translation.add(file.model.graph.node[index])
     translation.refuse_outputs(wanted)
@@ -125,10 +125,10 @@ def _without_functions(file: OnnxFile) -> OnnxFile:
     return inline_functions(file)
 
 
-def _constant(translation: Translation, name: str) -> Constant:
+def _constant(translation: OnnxImporter, name: str) -> Constant:
     try:
         array = translation.constant(name)
-    except RefusalError as error:
+    except UnsupportedNodeError as error:
         raise translation.file.error(f"output '{name}' cannot be read: {error}") from error
     assert array is not None
     if has_marks(array):
@@ -136,7 +136,7 @@ def _constant(translation: Translation, name: str) -> Constant:
     return array
 
 
-def _graph(translation: Translation, outputs: tuple[str, ...]) -> Graph | None:
+def _graph(translation: OnnxImporter, outputs: tuple[str, ...]) -> Graph | None:
     """The ops that the outputs need, with the inputs and constants that these read."""
     ops = _needed(translation.ops, outputs)
     read = {name for op in ops for name in op.operands}
@@ -306,7 +306,7 @@ def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[
     return frozenset(read)
 
 
-def _refused(file: OnnxFile, translation: Translation) -> str:
+def _refused(file: OnnxFile, translation: OnnxImporter) -> str:
     """One line per refused node: operator, name, opset, reason, remedy."""
     versions = {"" if item.domain in DEFAULT_DOMAINS else item.domain: item.version for item in file.model.opset_import}
     lines, is_hinted = [], False
@@ -322,7 +322,7 @@ def _refused(file: OnnxFile, translation: Translation) -> str:
     return "\n  ".join([f"{len(lines)} nodes are not supported:", *lines] if len(lines) > 1 else lines)
 
 
-def _fitting_size(translation: Translation, op: Op) -> int | None:
+def _fitting_size(translation: OnnxImporter, op: Op) -> int | None:
     """An image size that a refused op, and all that is known before and behind it, would take."""
     ((name, shape), *others) = translation.inputs.items()
     if others or len(shape) != 4 or None in shape[1:]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Op, Shape
 from vgg16gpu.compiler.onnx.file import Constant
-from vgg16gpu.compiler.onnx.folding.budget import Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldingBudget
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape, has_marks
 from vgg16gpu.compiler.onnx.initializers import Stored
 
@@ -20,14 +20,14 @@ FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"
 
 
-class RefusalError(Exception):
+class UnsupportedNodeError(Exception):
     """Why a node is not supported, and what to do about it."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")
 
 
-class MisfitError(RefusalError):
+class MisfitError(UnsupportedNodeError):
     """A node that does not fit the size of the input; `op` might for another one."""
 
     def __init__(self, reason: str, op: Op) -> None:
@@ -48,7 +48,7 @@ class Integers(NamedTuple):
 
 
 @dataclass(eq=False)
-class Value:
+class OnnxValue:
     """What is known of a value of the file, or of one that a rule has added.
 
     A constant has its numbers in `array` once somebody has asked for it; `stored` is what the file or the caller has.
@@ -82,14 +82,14 @@ class Value:
 
 
 @dataclass
-class Scope:
+class ImportContext:
     """Every value by name, and what rules add to a graph beside ops: `held`, float constants that general ops read.
 
     remarks: what rules have to say of a node that they take.
     """
 
-    values: dict[str, Value]
-    memory: Memory = field(default_factory=Memory)
+    values: dict[str, OnnxValue]
+    memory: FoldingBudget = field(default_factory=FoldingBudget)
     held: dict[str, Array] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class Scope:
         for number in itertools.count():
             name = f"{stem}.{number}"
             if name not in self.values:
-                self.values[name] = Value(name)
+                self.values[name] = OnnxValue(name)
                 return name
         raise AssertionError
 
@@ -113,18 +113,18 @@ class Scope:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class NodeView:
     """A node with every name looked up."""
 
     opset: int
     attributes: Mapping[str, Any]
     names: tuple[str, ...]  # of the operands; "" where one is left out
-    operands: tuple[Value | None, ...]
+    operands: tuple[OnnxValue | None, ...]
     y: str
     extra_outputs: tuple[str, ...]  # after y
-    scope: Scope
+    scope: ImportContext
 
-    def operand(self, index: int) -> Value | None:
+    def operand(self, index: int) -> OnnxValue | None:
         """Operand `index`, or None when it is left out."""
         return self.operands[index] if index < len(self.operands) else None
 
@@ -134,12 +134,12 @@ class Node:
         return self.value(0)
 
     @property
-    def first(self) -> Value:
+    def first(self) -> OnnxValue:
         """The first operand, as an op that reads values takes it."""
         return self.scope.values[self.x]
 
     @property
-    def result(self) -> Value:
+    def result(self) -> OnnxValue:
         """What the node computes."""
         return self.scope.values[self.y]
 
@@ -194,18 +194,20 @@ class Node:
         """An operand that must be a constant, or None when it is left out."""
         operand = self.operand(index)
         if operand is not None and operand.array is None:
-            raise RefusalError(f"its operands '{operand.name}' are computed at run time", "they must be constants")
+            raise UnsupportedNodeError(
+                f"its operands '{operand.name}' are computed at run time", "they must be constants"
+            )
         return None if operand is None else operand.array
 
     def weight(self, index: int, what: str) -> Array:
         """A constant operand of float32 that must be there."""
         array = self.constant(index)
         if array is None:
-            raise RefusalError(f"it has no {what}", EXPORT_AGAIN)
+            raise UnsupportedNodeError(f"it has no {what}", EXPORT_AGAIN)
         if array.dtype != np.float32:
-            raise RefusalError(f"its {what} has element type {array.dtype}", FLOAT32_REMEDY)
+            raise UnsupportedNodeError(f"its {what} has element type {array.dtype}", FLOAT32_REMEDY)
         if array.size == 0:
-            raise RefusalError(f"its {what} of shape {array.shape} is empty", EXPORT_AGAIN)
+            raise UnsupportedNodeError(f"its {what} of shape {array.shape} is empty", EXPORT_AGAIN)
         return cast(Array, array)
 
     def weight_steps(self, index: int, *, transposed: bool = False) -> Array | None:
@@ -227,9 +229,11 @@ class Node:
         if array is None:
             return None
         if array.ndim > 1 or array.dtype.kind not in "iu":
-            raise RefusalError(f"its {what} are {array.dtype} of shape {array.shape}, not whole numbers", EXPORT_AGAIN)
+            raise UnsupportedNodeError(
+                f"its {what} are {array.dtype} of shape {array.shape}, not whole numbers", EXPORT_AGAIN
+            )
         if has_marks(array):
-            raise RefusalError(f"its {what} depend on a dimension that is open", "export with fixed sizes")
+            raise UnsupportedNodeError(f"its {what} depend on a dimension that is open", "export with fixed sizes")
         return tuple(int(number) for number in array.reshape(-1))
 
     def axes(self, index: int, since: int) -> tuple[int, ...] | None:
@@ -247,24 +251,24 @@ class Node:
         """An attribute that is 0, the default, or 1."""
         value = self.attributes.get(name, 0)
         if value not in (0, 1):
-            raise RefusalError(f"{name} is {value}", "0 or 1 is needed")
+            raise UnsupportedNodeError(f"{name} is {value}", "0 or 1 is needed")
         return bool(value)
 
     def only(self, name: str, accepted: object, default: object, remedy: str) -> None:
         """Refuse any value of an attribute but the accepted one."""
         value = self.attributes.get(name, default)
         if value != accepted:
-            raise RefusalError(f"{name} is {value}, only {accepted} is supported", remedy)
+            raise UnsupportedNodeError(f"{name} is {value}, only {accepted} is supported", remedy)
 
-    def _present(self, index: int) -> Value:
+    def _present(self, index: int) -> OnnxValue:
         operand = self.operand(index)
         if operand is None:
-            raise RefusalError(f"its operand {index} is left out", EXPORT_AGAIN)
+            raise UnsupportedNodeError(f"its operand {index} is left out", EXPORT_AGAIN)
         return operand
 
 
 def positive_axis(axis: int, rank: int) -> int:
     """An axis counted from the front, for a value of `rank` dimensions."""
     if not -rank <= axis < rank:
-        raise RefusalError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
     return axis % rank

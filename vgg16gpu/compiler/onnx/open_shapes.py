@@ -27,7 +27,7 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, UnsupportedNodeError
 from vgg16gpu.errors import ModelError
 
 MAX_RANK: Final = 8  # of a value on a device
@@ -40,7 +40,10 @@ _TAKES_MAPS: Final = (Conv, GeneralConv, Pool, GlobalPool, BatchNorm, LocalRespo
 
 
 def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
-    """Shape of op.y as far as it is known. Raises RefusalError when the op fits at no size, or not at every batch."""
+    """Shape of op.y as far as it is known.
+
+    Raises UnsupportedNodeError when the op fits at no size, or not at every batch.
+    """
     if any(None in shape[1:] for shape in shapes):
         _check_rank(op, len(shapes[0]))
         found = _common(op, _filled(op, shapes), batch_is_open)
@@ -49,9 +52,9 @@ def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> Open
         try:
             found = _common(op, shapes, batch_is_open)
         except MisfitError as error:
-            raise RefusalError("it does not fit every batch", "export with a fixed batch") from error
+            raise UnsupportedNodeError("it does not fit every batch", "export with a fixed batch") from error
     if len(found) > MAX_RANK:
-        raise RefusalError(f"its result has {len(found)} dimensions", f"at most {MAX_RANK} are supported")
+        raise UnsupportedNodeError(f"its result has {len(found)} dimensions", f"at most {MAX_RANK} are supported")
     return found
 
 
@@ -59,7 +62,7 @@ def _check_rank(op: Op, rank: int) -> None:
     maps = isinstance(op, Conv | GeneralConv | Pool | GlobalPool | BatchNorm | LocalResponseNorm)
     needed = 2 if isinstance(op, Gemm | Softmax) else 4 if maps else rank
     if rank != needed:
-        raise RefusalError(f"its input has {rank} dimensions, it needs {needed}", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"its input has {rank} dimensions, it needs {needed}", EXPORT_AGAIN)
 
 
 def _common(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
@@ -70,9 +73,11 @@ def _common(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenSha
     if batch_is_open:
         other_batch = _tried(op, shapes, _BATCHES[1], _SIZES[0])
         if (first[:1], other_batch[:1]) != (_BATCHES[:1], _BATCHES[1:]):
-            raise RefusalError("its result does not keep the batch as its first dimension", "export with a fixed batch")
+            raise UnsupportedNodeError(
+                "its result does not keep the batch as its first dimension", "export with a fixed batch"
+            )
         if first[1:] != other_batch[1:]:
-            raise RefusalError("it mixes the images of an open batch", "export with a fixed batch")
+            raise UnsupportedNodeError("it mixes the images of an open batch", "export with a fixed batch")
         found[0] = None
     return tuple(found)
 
@@ -86,9 +91,9 @@ def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
         channels = _channels(op, shapes)
         if channels is not None and shapes[0][1] not in (None, channels):
             layout = f"export the model for inputs with {channels} channels, in the layout (N, C, H, W)"
-            raise RefusalError(reason, layout) from error
+            raise UnsupportedNodeError(reason, layout) from error
         if len(shapes[0]) == 3 and isinstance(op, _TAKES_MAPS):
-            raise RefusalError(reason, "export the model with a batch dimension") from error
+            raise UnsupportedNodeError(reason, "export the model with a batch dimension") from error
         raise MisfitError(reason, op) from error
 
 

@@ -21,12 +21,12 @@ from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.node import (
     EXPORT_AGAIN,
     FLOAT32_REMEDY,
+    ImportContext,
     MisfitError,
-    Node,
-    RefusalError,
-    Scope,
+    NodeView,
+    OnnxValue,
     UnknownShapeError,
-    Value,
+    UnsupportedNodeError,
 )
 from vgg16gpu.compiler.onnx.open_shapes import open_shape
 from vgg16gpu.compiler.onnx.rules.integers import CARRIERS, ON_INTEGERS, QDQ_REMEDY
@@ -39,7 +39,7 @@ _TAKE_INTEGERS: Final = CARRIERS | {"DequantizeLinear", "Shape"}
 
 
 @dataclass
-class Translation:
+class OnnxImporter:
     """What has become of the nodes so far.
 
     inputs: run-time inputs and their shapes. bound: those that are given as constants. producers: the index of the node
@@ -53,7 +53,7 @@ class Translation:
     producers: InitVar[Mapping[str, int]]
     read: InitVar[Collection[str]]
     ops: list[Op] = field(default_factory=list)
-    refusals: list[tuple[NodeProto, RefusalError]] = field(default_factory=list)
+    refusals: list[tuple[NodeProto, UnsupportedNodeError]] = field(default_factory=list)
     tried: list[Op] = field(default_factory=list)  # all ops, and those that do not fit the size of the input
     remarks: list[str] = field(default_factory=list)  # what users should know of nodes that are taken
 
@@ -61,13 +61,13 @@ class Translation:
         stored: dict[str, Stored | Constant] = dict(initializers(self.file.model.graph))
         stored |= bound
         names = dict.fromkeys([*self.inputs, *stored, *producers])
-        self.scope = Scope({n: Value(n, stored.get(n), producers.get(n), is_read=n in read) for n in names})
+        self.scope = ImportContext({n: OnnxValue(n, stored.get(n), producers.get(n), is_read=n in read) for n in names})
         for name, shape in self.inputs.items():
             self.values[name].becomes_run_time(shape)
         self.batch_is_open = any(shape[:1] == (None,) for shape in self.inputs.values())
 
     @property
-    def values(self) -> Mapping[str, Value]:
+    def values(self) -> Mapping[str, OnnxValue]:
         """Every value by name."""
         return self.scope.values
 
@@ -75,7 +75,7 @@ class Translation:
         """Translate one node; if that cannot be, note why."""
         try:
             self._add(proto)
-        except RefusalError as refusal:
+        except UnsupportedNodeError as refusal:
             if isinstance(refusal, MisfitError):
                 self.tried.append(refusal.op)
             self.refusals.append((proto, refusal))
@@ -95,7 +95,7 @@ class Translation:
             else:
                 continue
             assert value.producer is not None  # it is no input and no constant
-            self.refusals.append((self.file.model.graph.node[value.producer], RefusalError(reason, remedy)))
+            self.refusals.append((self.file.model.graph.node[value.producer], UnsupportedNodeError(reason, remedy)))
 
     def copies(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """The outputs, those that an op computes and that come once more as copies with names of their own."""
@@ -131,10 +131,10 @@ class Translation:
         present = [operand for operand in operands if operand is not None]
         integers = [operand.name for operand in present if operand.integers]
         if integers and proto.op_type not in _TAKE_INTEGERS:
-            raise RefusalError(f"it computes with integers, '{integers[0]}'", QDQ_REMEDY)
+            raise UnsupportedNodeError(f"it computes with integers, '{integers[0]}'", QDQ_REMEDY)
         rows = [operand.name for operand in present if operand.rows is not None]
         if rows and (proto.op_type not in _TAKE_ROWS or rows != proto.input[:1]):
-            raise RefusalError(_several_rows(rows[0]), "use Flatten with axis 1, or export with a fixed batch")
+            raise UnsupportedNodeError(_several_rows(rows[0]), "use Flatten with axis 1, or export with a fixed batch")
         # A rule can still judge a node whose x is behind a refusal; nothing can be said of one whose constants are.
         judged = operands[1:] if proto.op_type in RULES else operands
         if any(operand is not None and operand.is_refused for operand in judged):
@@ -153,14 +153,14 @@ class Translation:
     def _check(self, proto: NodeProto) -> None:
         """Attributes and operand counts against the operator's own schema."""
         if any(attribute.ref_attr_name for attribute in proto.attribute):
-            raise RefusalError("an attribute of it refers to a function's", EXPORT_AGAIN)
+            raise UnsupportedNodeError("an attribute of it refers to a function's", EXPORT_AGAIN)
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.file.model.ir_version
         context.opset_imports = {"": self.opset}
         try:
             onnx.checker.check_node(proto, context)
         except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-            raise RefusalError(str(error).splitlines()[0].rstrip(". "), EXPORT_AGAIN) from error
+            raise UnsupportedNodeError(str(error).splitlines()[0].rstrip(". "), EXPORT_AGAIN) from error
 
     def _resolve(self, name: str) -> None:
         """Make sure that a value is known: computed before, a constant, or behind a refusal."""
@@ -169,17 +169,17 @@ class Translation:
             return
         if value and value.producer is not None:
             later = self.file.model.graph.node[value.producer]
-            raise RefusalError(
+            raise UnsupportedNodeError(
                 f"it reads '{name}' before {later.op_type} '{label(later)}' computes it",
                 f"that needs the result of this node: the nodes form a cycle, {EXPORT_AGAIN}",
             )
-        raise RefusalError(f"its operand '{name}' is missing", "export the model with its weights")
+        raise UnsupportedNodeError(f"its operand '{name}' is missing", "export the model with its weights")
 
     def _taken(self, array: Constant) -> Constant:
         """A constant of the file: float16 becomes float32."""
         self.scope.memory.allow(array)
         if has_marks(array):
-            raise RefusalError("a constant that it reads is out of range", EXPORT_AGAIN)
+            raise UnsupportedNodeError("a constant that it reads is out of range", EXPORT_AGAIN)
         return array.astype(np.float32) if array.dtype == np.float16 else array
 
     def _array(self, stored: Stored) -> Constant:
@@ -187,11 +187,13 @@ class Translation:
         tensor = stored.values if isinstance(stored, SparseTensorProto) else stored
         if not is_known_type(tensor.data_type):
             name = tensor.name or "of a Constant node"
-            raise RefusalError(f"its tensor '{name}' has element type {element_type(tensor.data_type)}", FLOAT32_REMEDY)
+            raise UnsupportedNodeError(
+                f"its tensor '{name}' has element type {element_type(tensor.data_type)}", FLOAT32_REMEDY
+            )
         try:
             return array_of(self.file, stored, self.scope.memory)
         except FoldError as error:
-            raise RefusalError(str(error), EXPORT_AGAIN) from error
+            raise UnsupportedNodeError(str(error), EXPORT_AGAIN) from error
 
     def _constant_node(self, proto: NodeProto) -> Constant:
         for attribute in proto.attribute:
@@ -203,7 +205,7 @@ class Translation:
                 return np.asarray(attribute.i if attribute.name == "value_int" else attribute.ints, np.int64)
             if attribute.name in ("value_float", "value_floats"):
                 return np.asarray(attribute.f if attribute.name == "value_float" else attribute.floats, np.float32)
-        raise RefusalError("it holds no numbers", "only tensors, integers and floats are supported")
+        raise UnsupportedNodeError("it holds no numbers", "only tensors, integers and floats are supported")
 
     def _attributes(self, proto: NodeProto) -> dict[str, Any]:
         """Attributes by name, tensors as arrays."""
@@ -214,9 +216,9 @@ class Translation:
             for attribute in proto.attribute
         }
 
-    def _fold(self, proto: NodeProto, operands: Sequence[Value | None]) -> Constant:
+    def _fold(self, proto: NodeProto, operands: Sequence[OnnxValue | None]) -> Constant:
         if proto.op_type not in FOLDS:
-            raise RefusalError(
+            raise UnsupportedNodeError(
                 "it computes a constant from constants", "export with constant folding on, or fold the file by onnxsim"
             )
         attributes = self._attributes(proto)
@@ -225,9 +227,11 @@ class Translation:
             return fold(proto.op_type, attributes, _arrays(operands), self.scope.memory)
         except FoldError as error:
             is_quantised = proto.op_type in ("QuantizeLinear", "DequantizeLinear")
-            raise RefusalError(str(error), QDQ_REMEDY if is_quantised else EXPORT_AGAIN) from error
+            raise UnsupportedNodeError(str(error), QDQ_REMEDY if is_quantised else EXPORT_AGAIN) from error
 
-    def _keep_steps(self, proto: NodeProto, attributes: Mapping[str, Any], operands: Sequence[Value | None]) -> None:
+    def _keep_steps(
+        self, proto: NodeProto, attributes: Mapping[str, Any], operands: Sequence[OnnxValue | None]
+    ) -> None:
         """Note the steps of weights that are integers in the file, also behind what only turns them."""
         x, y = next(iter(operands), None), self.values[proto.output[0]]
         if proto.op_type == "DequantizeLinear":
@@ -242,14 +246,14 @@ class Translation:
         else:
             y.becomes_constant(shape_of(self._attributes(proto), x.shape))
 
-    def _translate(self, proto: NodeProto, operands: Sequence[Value | None]) -> None:
+    def _translate(self, proto: NodeProto, operands: Sequence[OnnxValue | None]) -> None:
         if proto.op_type not in RULES:
             names = ", ".join(f"'{name}'" for name in proto.input)
-            raise RefusalError(
+            raise UnsupportedNodeError(
                 f"this operator is supported for constants alone, and its operands {names} are computed at run time",
                 "export the model without it",
             )
-        node = Node(
+        node = NodeView(
             self.opset,
             self._attributes(proto),
             tuple(proto.input),
@@ -261,7 +265,7 @@ class Translation:
         try:
             made = RULES[proto.op_type](node)
         except FoldError as error:
-            raise RefusalError(str(error), "export it with smaller sizes") from error
+            raise UnsupportedNodeError(str(error), "export it with smaller sizes") from error
         for op in made if isinstance(made, tuple) else (made,):
             self._append(op)
         while self.scope.remarks:
@@ -283,25 +287,27 @@ class Translation:
 
 def _check_operator(proto: NodeProto) -> None:
     if proto.domain == "com.microsoft":
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"operators of domain '{proto.domain}' are not supported",
             "export with plain ONNX operators: the float32 model, or the QuantizeLinear/DequantizeLinear (QDQ) form",
         )
     if proto.domain not in DEFAULT_DOMAINS:
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"operators of domain '{proto.domain}' are not supported", "export with plain ONNX operators"
         )
     if proto.op_type in _CONTROL_FLOW:
-        raise RefusalError("control flow is not supported", "export the model for one path through it, by tracing")
+        raise UnsupportedNodeError(
+            "control flow is not supported", "export the model for one path through it, by tracing"
+        )
     if proto.op_type in ON_INTEGERS:
-        raise RefusalError("it computes with integers", QDQ_REMEDY)
+        raise UnsupportedNodeError("it computes with integers", QDQ_REMEDY)
     if proto.op_type not in {*RULES, *FOLDS, "Shape", "Constant"}:
-        raise RefusalError("this operator is not supported", "export the model without it")
+        raise UnsupportedNodeError("this operator is not supported", "export the model without it")
     if not proto.output or not proto.output[0]:
-        raise RefusalError("its first output has no name", EXPORT_AGAIN)
+        raise UnsupportedNodeError("its first output has no name", EXPORT_AGAIN)
 
 
-def _arrays(operands: Sequence[Value | None]) -> list[Constant | None]:
+def _arrays(operands: Sequence[OnnxValue | None]) -> list[Constant | None]:
     return [None if operand is None else operand.array for operand in operands]
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Graph, Op, Pool, Shape, Transpose, op_arrays, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
+from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import preprocess, scales
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.schedule import ROWS, Scheduler
-from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
+from vgg16gpu.compiler.planner.schedule import ROWS, ProgramBuilder
+from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import CompiledModel, PairScaling, WeightPlan
@@ -57,7 +57,7 @@ def _plan_of_several(
     return _one_pass_plan(graph, facts, [shapes], exact)
 
 
-def _keeps_images_apart(selection: KernelSelection, shape: Shape) -> bool:
+def _keeps_images_apart(selection: KernelAssignment, shape: Shape) -> bool:
     """Whether what is in pairs has as many images as the input: each has words of its own, by its number."""
     on_tensor_cores = (op for op in selection.graph.ops if selection.lowerings[op.y].family != "ffma")
     values = {name for op in on_tensor_cores for name in (op.x, op.y)}
@@ -90,12 +90,12 @@ def _one_pass_plan(
 
 
 def _plain_plan(
-    selection: KernelSelection, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
+    selection: KernelAssignment, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
 ) -> CompiledModel:
-    arena = WeightArena()
+    arena = WeightPacker()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     selection = selection.with_scalings(_unit_scalings(selection, arena))
-    scheduler = Scheduler(
+    scheduler = ProgramBuilder(
         selection,
         _constants(selection, arena),
         _held(selection.graph, arena),
@@ -116,18 +116,18 @@ def _runs_alone(graph: Graph, shape: Shape) -> bool:
     return True
 
 
-def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
+def _split_plan(selection: KernelAssignment, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
     """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
-    arena = WeightArena()
+    arena = WeightPacker()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     held = _held(selection.graph, arena)
     selection = selection.with_scalings(_scalings(selection, arena))
     constants = _constants(selection, arena)
     exact = selection.on_ffma()
-    scheduler = Scheduler(selection, constants, held, normalise, options.keep_values)
+    scheduler = ProgramBuilder(selection, constants, held, normalise, options.keep_values)
     programs = tuple(scheduler.program(shape) for shape in shapes)
     kept = max(program.activations_nbytes for program in programs) if options.keep_values else 0
-    exact_scheduler = Scheduler(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
+    exact_scheduler = ProgramBuilder(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
     single = 1, *shapes[0][1:]
     observing = exact_scheduler.program(single, observed=selection.scalings)
     if options.samples is None:
@@ -148,25 +148,27 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
 
 
 def _split_plan_of_several(
-    selection: KernelSelection, shapes: Mapping[str, Shape], options: PlanOptions, samples: Callable[[], Array]
+    selection: KernelAssignment, shapes: Mapping[str, Shape], options: PlanOptions, samples: Callable[[], Array]
 ) -> CompiledModel:
     """The same for several inputs: samples of the first one fix what scales depend on it alone.
 
     The second pass is one of the whole batch.
     """
-    arena = WeightArena()
+    arena = WeightPacker()
     selection = selection.with_scalings(_scalings(selection, arena))
     held = _held(selection.graph, arena)
     constants = _constants(selection, arena)
-    program = Scheduler(selection, constants, held, None, keep_values=False, given=options.given).program(shapes)
+    program = ProgramBuilder(selection, constants, held, None, keep_values=False, given=options.given).program(shapes)
     on_ffma = selection.on_ffma()
     constants = _constants(on_ffma, arena)
-    second_pass = Scheduler(on_ffma, constants, held, None, keep_values=False, given=options.given).program(shapes)
+    second_pass = ProgramBuilder(on_ffma, constants, held, None, keep_values=False, given=options.given).program(shapes)
     sampled, scaling = selection.sampled_part, None
     if sampled.graph.ops:
         exact = sampled.on_ffma()
         read = {name: held[name] for name in exact.graph.constants}
-        observer = Scheduler(exact, {op.y: constants[op.y] for op in exact.graph.ops}, read, None, keep_values=False)
+        observer = ProgramBuilder(
+            exact, {op.y: constants[op.y] for op in exact.graph.ops}, read, None, keep_values=False
+        )
         single = 1, *shapes[selection.graph.input.name][1:]
         scaling = PairScaling(observer.program(single, selection.scalings), samples(), tuple(arena.finish))
     return CompiledModel(
@@ -174,16 +176,16 @@ def _split_plan_of_several(
     )
 
 
-def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
+def _held(graph: Graph, arena: WeightPacker) -> dict[str, Pointer]:
     """Where the constants lie that general ops read."""
     return {name: arena.add(array) for name, array in graph.constants.items()}
 
 
-def _weight_plan(arena: WeightArena) -> WeightPlan:
+def _weight_plan(arena: WeightPacker) -> WeightPlan:
     return WeightPlan(tuple(arena.uploads), arena.nbytes, arena.staging_nbytes, arena.items)
 
 
-def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
+def _scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, ActivationScale]:
     """Room for the scales of every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
     twins = selection.graph.twins
@@ -201,7 +203,7 @@ def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scali
     return found | {twin: found[name] for twin, name in twins.items() if name in found}
 
 
-def _unit_scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
+def _unit_scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, ActivationScale]:
     """Scales of 1 for what float16 stores as pairs."""
     if selection.precision != "fp16":
         return {}
@@ -210,7 +212,7 @@ def _unit_scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, 
     return dict.fromkeys(names, scales.unit(channels, arena)) if names else {}
 
 
-def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, object]:
+def _constants(selection: KernelAssignment, arena: WeightPacker) -> dict[str, object]:
     """The weights of every op, in order; scales are chosen on the way, each once what it depends on is known."""
     scaled = selection.scalings.get(selection.graph.input.name)
     if scaled and selection.splits_float32:

@@ -12,18 +12,18 @@ from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import (
     FLOAT,
-    InputLowering,
-    Layer,
-    MultiLowering,
-    Places,
+    ActivationScale,
+    HostInput,
+    InputKernel,
+    MultiOpKernel,
+    OpContext,
+    OpMemory,
     Rescaling,
-    Scaling,
-    Source,
 )
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
-from vgg16gpu.compiler.planner.selection import KernelSelection
+from vgg16gpu.compiler.planner.selection import KernelAssignment
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
+from vgg16gpu.program.arena import LiveRange, aligned, assign_offsets
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import InputEntry, InputSlot, LaunchPlan, StatusBlock
 from vgg16gpu.program.values import Arena, DType, Layout, OutputForm, Pointer, TensorDesc
@@ -37,7 +37,7 @@ ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for
 
 
 @dataclass(frozen=True)
-class Scheduler:
+class ProgramBuilder:
     """Makes the programs of a kernel selection.
 
     `weights` are what each op's lowering put into the arena, `held` the places of the graph's constants.
@@ -46,7 +46,7 @@ class Scheduler:
     read where a caller has them.
     """
 
-    selection: KernelSelection
+    selection: KernelAssignment
     weights: Mapping[str, object]
     held: Mapping[str, Pointer]
     normalisation: tuple[Pointer, Pointer] | None
@@ -55,7 +55,7 @@ class Scheduler:
     given: Mapping[str, DType] = field(default_factory=dict)
 
     def program(
-        self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, Scaling] | None = None
+        self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, ActivationScale] | None = None
     ) -> LaunchPlan:
         """The program for inputs of this shape. With `observed` it also notes the largest magnitudes of these values.
 
@@ -66,7 +66,7 @@ class Scheduler:
         return _Schedule(self, shapes, observed or {}).program()
 
 
-class Placement(NamedTuple):
+class MemoryPlan(NamedTuple):
     """Where everything lies in the activation arena.
 
     given: further inputs as they come. counters: of each op, by its value. bounds: words for the largest magnitudes of
@@ -90,14 +90,16 @@ class Placement(NamedTuple):
 class _Schedule:
     """The work on one program: sizes first, then places, then steps."""
 
-    def __init__(self, scheduler: Scheduler, shapes: Mapping[str, Shape], observed: Mapping[str, Scaling]) -> None:
+    def __init__(
+        self, scheduler: ProgramBuilder, shapes: Mapping[str, Shape], observed: Mapping[str, ActivationScale]
+    ) -> None:
         self.selection, self.shapes, self.observed = scheduler.selection, shapes, observed
         self.graph = self.selection.graph
         self.weights, self.normalisation = scheduler.weights, scheduler.normalisation
         self.held, self.given = scheduler.held, scheduler.given
         self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
         self.layers = list(self.selection.layers(shapes))
-        self.readers: dict[str, list[Layer[Op]]] = {}
+        self.readers: dict[str, list[OpContext[Op]]] = {}
         for layer in self.layers:
             for name in dict.fromkeys(layer.op.operands):
                 self.readers.setdefault(name, []).append(layer)
@@ -152,9 +154,9 @@ class _Schedule:
         """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
         return self._takes_raw(self.layers[0])
 
-    def _takes_raw(self, layer: Layer[Op]) -> bool:
+    def _takes_raw(self, layer: OpContext[Op]) -> bool:
         """Whether an op reads images as they come."""
-        return isinstance(self.selection.lowerings[layer.op.y], InputLowering)
+        return isinstance(self.selection.lowerings[layer.op.y], InputKernel)
 
     @property
     def _stored_twins(self) -> tuple[str, ...]:
@@ -179,7 +181,7 @@ class _Schedule:
             found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else DType.F32))
         return found
 
-    def _converted(self, layer: Layer[Op]) -> dict[str, DType]:
+    def _converted(self, layer: OpContext[Op]) -> dict[str, DType]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
         lowering = self.selection.lowerings[layer.op.y]
         takes = lowering.takes(layer)
@@ -218,7 +220,7 @@ class _Schedule:
 
     # Where it lies
 
-    def _placement(self) -> Placement:
+    def _placement(self) -> MemoryPlan:
         """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
         raw = [item.name for item in self.graph.inputs if item.name not in self.given]
         raw_nbytes = sum(aligned(4 * math.prod(self.shapes[name])) for name in raw)
@@ -234,7 +236,7 @@ class _Schedule:
             for name, offset in zip(self.graph.outputs, in_block[:-1], strict=True)
         )
         places = [_at(raw_end + 4 * before) for before in accumulate(self._words(counters), initial=0)]
-        return Placement(
+        return MemoryPlan(
             control=self._control(raw_end, counters),
             counters={layer.op.y: first for layer, first in zip(self.layers, places, strict=False)},
             bounds=dict(zip(self.bounded, places[len(counters) :], strict=False)),
@@ -293,22 +295,22 @@ class _Schedule:
         born = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.results}
         born |= dict.fromkeys((self.graph.input.name, *self._stored_twins), 0)
         outputs = set(self.graph.outputs)  # each has its place to itself, so that a run can put it somewhere else
-        lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
+        lives = {_BLOCK: LiveRange(block_nbytes, 0, end)}
         for name, element in self.elements.items():
             if not self._writes_output(name) and not (self._stays_raw and name == self.graph.input.name):
                 life = (0, end) if name in outputs else (born[name], last_use.get(name, born[name]))
-                lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, *life)
+                lives["value", name] = LiveRange(self._value(name, element, _at(0)).nbytes, *life)
         for step, layer in enumerate(self.layers, 1):
             for name, other in self._converted(layer).items():
                 if self._is_high_half(name, other):
                     continue
                 place = "converted", f"{layer.op.y}\0{name}"
-                lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
+                lives[place] = LiveRange(self._value(name, other, _at(0)).nbytes, step, step)
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
-                lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
+                lives["workspace", layer.op.y] = LiveRange(nbytes, step, step)
             if layer.op.y in self.rescaled:
                 last = end if layer.op.y in outputs else last_use.get(layer.op.y, step)
-                lives |= self._lives_of_factors(layer, Lifetime(0, step, last), born[layer.op.x])
+                lives |= self._lives_of_factors(layer, LiveRange(0, step, last), born[layer.op.x])
         if self.keep_values:
             lives = {buffer: life._replace(first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
@@ -328,7 +330,7 @@ class _Schedule:
 
     # What is launched
 
-    def _op_steps(self, layer: Layer[Op]) -> list[KernelLaunch]:
+    def _op_steps(self, layer: OpContext[Op]) -> list[KernelLaunch]:
         op, steps = layer.op, list[KernelLaunch]()
         read = {name: self.placement.values[name] for name in op.operands}
         if self._takes_raw(layer):
@@ -351,13 +353,13 @@ class _Schedule:
         if op.y in self.scaled:
             steps += self._find_bounds(op.operands[1:])
         lowering = self.selection.lowerings[op.y]
-        x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiLowering) else read[op.x]
+        x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiOpKernel) else read[op.x]
         steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
         return steps
 
-    def _source(self, given: TensorDesc) -> Source:
+    def _source(self, given: TensorDesc) -> HostInput:
         """Further images as they come."""
-        return Source(given.pointer, "float32", limits=self.selection.input_limits)
+        return HostInput(given.pointer, "float32", limits=self.selection.input_limits)
 
     def _take_in(self, name: str) -> KernelLaunch:
         """What stores further images as kernels read them; once."""
@@ -365,11 +367,11 @@ class _Schedule:
         status, kind = self.placement.control.status, self.selection.facts.kind
         return layout.take_in(self._source(self.placement.given[name]), self.placement.values[name], status, kind)
 
-    def _op_places(self, op: Op) -> Places:
+    def _op_places(self, op: Op) -> OpMemory:
         buffers = self.placement.buffers
         workspace = buffers.get(("workspace", op.y), buffers[_BLOCK])
         further = tuple(self.placement.values[name] for name in op.results[1:])
-        return Places(
+        return OpMemory(
             workspace,
             self.placement.control,
             self.placement.counters[op.y],
@@ -385,7 +387,7 @@ class _Schedule:
 
     # What is multiplied with a factor for each image: float16, once a bound of each image's magnitudes is known
 
-    def _scaled(self) -> dict[str, Layer[Op]]:
+    def _scaled(self) -> dict[str, OpContext[Op]]:
         """The values that their op stores with factors, as their only reader multiplies them; with that reader."""
         found = {}
         for layer in self.layers:
@@ -400,14 +402,14 @@ class _Schedule:
         of_sums = (name for y in self.scaled for name in self.producers[y].operands[1:])
         return tuple(dict.fromkeys((*of_sums, *(r.op.x for r in self.rescaled.values() if r.op.x not in self.scaled))))
 
-    def _lives_of_factors(self, layer: Layer[Op], life: Lifetime, born: int) -> dict[_Buffer, Lifetime]:
+    def _lives_of_factors(self, layer: OpContext[Op], life: LiveRange, born: int) -> dict[_Buffer, LiveRange]:
         """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - gradients alone come here
 
         y, batch, step = layer.op.y, layer.x_shape[0], life.first
         first = born if layer.op.x in self.scaled else step
-        found: dict[_Buffer, Lifetime] = {("factors", y): Lifetime(rescale.factors_nbytes(batch), first, life.last)}
-        return found if y in self.bounded else {**found, ("unread", y): Lifetime(4 * batch, step, step)}
+        found: dict[_Buffer, LiveRange] = {("factors", y): LiveRange(rescale.factors_nbytes(batch), first, life.last)}
+        return found if y in self.bounded else {**found, ("unread", y): LiveRange(4 * batch, step, step)}
 
     def _with_factor(self, value: TensorDesc, buffers: Mapping[_Buffer, Pointer]) -> TensorDesc:
         """A stored value, with the factors of its images where it has some."""
@@ -419,7 +421,7 @@ class _Schedule:
 
         return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
 
-    def _rescaling(self, reader: Layer[Op], names: Sequence[str]) -> Rescaling:
+    def _rescaling(self, reader: OpContext[Op], names: Sequence[str]) -> Rescaling:
         """How what `reader` multiplies is rescaled, the sum of these values."""
         from vgg16gpu.compiler.lowering.conv.known_linear import rescaling  # noqa: PLC0415 - as above
 
@@ -447,7 +449,7 @@ class _Schedule:
             name in self.rescaled and self.elements[name] is not DType.F32
         )
 
-    def _rescale(self, layer: Layer[Op], x: TensorDesc, y: TensorDesc) -> KernelLaunch:
+    def _rescale(self, layer: OpContext[Op], x: TensorDesc, y: TensorDesc) -> KernelLaunch:
         from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
 
         return rescale.rescale(x, y, self._rescaling(layer, (x.name,)), self._maxima(x.name))
@@ -473,7 +475,7 @@ class _Schedule:
 
     def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> InputEntry:
         place = _at(self.placement.raw_end - aligned(nbytes))
-        source = Source(place, element_type, normalisation, self.selection.input_limits)
+        source = HostInput(place, element_type, normalisation, self.selection.input_limits)
         if self.takes_input:
             layer = self.layers[0]
             y, weights = self.placement.values[layer.op.y], self.weights[layer.op.y]

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.compiler.choices import FAMILIES
-from vgg16gpu.compiler.graph.ops import Clip, Conv, ConvChain, Gemm, Graph, Limits, Op, Pool, Shape, parts
+from vgg16gpu.compiler.graph.ops import Clip, Conv, FusedConvPair, Gemm, Graph, Limits, Op, Pool, Shape, parts
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import FLOAT, AnyLowering, Layer, Scaling
+from vgg16gpu.compiler.lowering.base import FLOAT, ActivationScale, AnyLowering, OpContext
 from vgg16gpu.compiler.planner.input_limits import without_input_clip
 from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kept_maps
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -28,11 +28,11 @@ KEEPING: Final = ("fp16", "bf16")  # of pairs the pool is a launch of its own: t
 
 
 @dataclass(frozen=True, eq=False)
-class KernelSelection:
+class KernelAssignment:
     """A graph with a lowering for each op. `shapes` are those of the smallest batch.
 
-    The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts. `input_limits`: to what
-    the run-time input is clipped as it is taken in.
+    The graph may have a FusedConvPair in place of its first two ops; `quantised` knows their parts. `input_limits`: to
+    what the run-time input is clipped as it is taken in.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class KernelSelection:
     shapes: Mapping[str, Shape]
     precision: str
     lowerings: Mapping[str, AnyLowering]  # by the name of the op's result
-    scalings: Mapping[str, Scaling] = field(default_factory=dict)
+    scalings: Mapping[str, ActivationScale] = field(default_factory=dict)
     quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
     input_limits: Limits | None = None
 
@@ -55,10 +55,10 @@ class KernelSelection:
         chosen = [(op, self.lowerings[op.y]) for op in self.graph.ops if op.y in self.lowerings]
         return {name: lowering.family for op, lowering in chosen for name in op.results}
 
-    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer[Op]]:
+    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[OpContext[Op]]:
         """The ops where they stand, for a run with these shapes."""
         for number, op in enumerate(self.graph.ops, start=1):
-            layer = Layer(
+            layer = OpContext(
                 op=op,
                 x_shape=shapes[op.x],
                 other_shapes=tuple(shapes[name] for name in op.operands[1:]),
@@ -73,16 +73,16 @@ class KernelSelection:
                 compared=not self.graph.compared.isdisjoint(op.results),
                 rescaled=op.y in self._linear,
             )
-            yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, ConvChain) else layer
+            yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, FusedConvPair) else layer
 
-    def _parts(self, chain: ConvChain, whole: Layer[Op]) -> tuple[Layer[Conv], Layer[Conv]]:
+    def _parts(self, chain: FusedConvPair, whole: OpContext[Op]) -> tuple[OpContext[Conv], OpContext[Conv]]:
         """The convolutions of a chain, as they would stand by themselves."""
         first, second, place = chain.first, chain.second, (whole.facts, whole.precision, whole.number)
         between = output_shape(first, whole.x_shape)
         of_first, of_second = self.quantised.get(first.y), self.quantised.get(second.y)
         return (
-            Layer(first, whole.x_shape, *place, whole.reads_input, x_scaling=whole.x_scaling, quantised=of_first),
-            Layer(second, between, *place, y_scaling=whole.y_scaling, quantised=of_second),
+            OpContext(first, whole.x_shape, *place, whole.reads_input, x_scaling=whole.x_scaling, quantised=of_first),
+            OpContext(second, between, *place, y_scaling=whole.y_scaling, quantised=of_second),
         )
 
     @cached_property
@@ -114,7 +114,7 @@ class KernelSelection:
         return frozenset(found - self.graph.twins.keys())
 
     @property
-    def sampled_part(self) -> KernelSelection:
+    def sampled_part(self) -> KernelAssignment:
         """The ops that depend on the first input alone, up to those on tensor cores; what none reads is an output."""
         kept: list[Op] = []
         read: set[str] = set()
@@ -153,15 +153,15 @@ class KernelSelection:
                     found.setdefault(op.y, quantised.y.step)
         return found
 
-    def with_scalings(self, scalings: Mapping[str, Scaling]) -> KernelSelection:
+    def with_scalings(self, scalings: Mapping[str, ActivationScale]) -> KernelAssignment:
         """The same with room for scales."""
         return replace(self, scalings=scalings)
 
-    def on_ffma(self) -> KernelSelection:
+    def on_ffma(self) -> KernelAssignment:
         """The same graph on float32 arithmetic."""
         return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
 
-    def choosing(self, families: tuple[str, ...]) -> KernelSelection:
+    def choosing(self, families: tuple[str, ...]) -> KernelAssignment:
         """The same with the best lowering of each op, from the first of these families that has one.
 
         Raises ModelError for an op that has none.
@@ -176,7 +176,7 @@ class KernelSelection:
             chosen[layer.op.y] = _best(layer, usable)
         return replace(self, lowerings=chosen)
 
-    def with_limits(self) -> KernelSelection:
+    def with_limits(self) -> KernelAssignment:
         """The same with clips as limits of what computes or takes in their operands, where kernels know these."""
         if not any(isinstance(op, Clip) for op in self.graph.ops):
             return self
@@ -186,7 +186,7 @@ class KernelSelection:
         graph, limits = without_input_clip(graph)
         return replace(self, graph=graph, input_limits=limits)
 
-    def keeping_maps(self, families: tuple[str, ...]) -> KernelSelection:
+    def keeping_maps(self, families: tuple[str, ...]) -> KernelAssignment:
         """The same with one op for a convolution and its pool where a kernel of these families stores both maps."""
         found = pooled_maps(self.graph) if self.precision in KEEPING else {}
         if not found:
@@ -195,14 +195,14 @@ class KernelSelection:
         stored = {y: pool for y, pool in found.items() if chosen[y].keeps and chosen[y].family == chosen[pool.y].family}
         return replace(self, graph=with_kept_maps(self.graph, stored))
 
-    def _lacks_scales(self, layer: Layer[Op]) -> bool:
+    def _lacks_scales(self, layer: OpContext[Op]) -> bool:
         """Whether it would read pairs whose scales nobody can choose, or float16 that has left its range."""
         if self.precision == "fp16":
             return isinstance(layer.op, Conv) and layer.op.x in self._linear and not layer.rescaled
         reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
         return reads_pairs and layer.op.x in self.unsampled and not layer.rescaled
 
-    def stored_pairs(self, layer: Layer[Op]) -> tuple[str, ...]:
+    def stored_pairs(self, layer: OpContext[Op]) -> tuple[str, ...]:
         """The results that an op stores as pairs of float16."""
         is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is DType.F16_PAIR
         return layer.op.results if is_pair else ()
@@ -212,7 +212,7 @@ class KernelSelection:
         """Whether float16 has to have the digits of TF32 with float32 between."""
         return self.precision == "fp16" and bool(self.graph.compared)
 
-    def chained(self, families: tuple[str, ...]) -> KernelSelection:
+    def chained(self, families: tuple[str, ...]) -> KernelAssignment:
         """The same with a chain in the graph, if one of these families computes it; else itself.
 
         Not where digits count: it rounds images.
@@ -222,17 +222,17 @@ class KernelSelection:
         selection = replace(self, graph=_with_chain(self.graph))
         first = next(selection.layers(selection.shapes))
         is_whole = all(_usable(part, families) == families for part in first.parts)
-        return selection if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
+        return selection if isinstance(first.op, FusedConvPair) and is_whole and _found(first, families) else self
 
 
 def select_kernels(
     graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
-) -> KernelSelection:
+) -> KernelAssignment:
     """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
     families = tuple(dict.fromkeys((options.kernels, "ffma")))
     if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
-    selection = KernelSelection(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
+    selection = KernelAssignment(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
     if not options.keep_values:
         selection = selection if options.precision == "int8" else selection.with_limits()
         selection = selection.keeping_maps(families).chained(families)
@@ -255,25 +255,25 @@ def _with_chain(graph: Graph) -> Graph:
         case (Conv() as first, Conv() as second, *others):
             wanted = {*graph.outputs, *(name for op in others for name in op.operands)}
             if first.x == graph.input.name and second.x == first.y and first.y not in wanted:
-                chain = ConvChain(first.x, second.y, (*first.names, *second.names), first, second)
+                chain = FusedConvPair(first.x, second.y, (*first.names, *second.names), first, second)
                 return replace(graph, ops=(chain, *others))
     return graph
 
 
-def _usable(layer: Layer[Op], families: tuple[str, ...]) -> tuple[str, ...]:
+def _usable(layer: OpContext[Op], families: tuple[str, ...]) -> tuple[str, ...]:
     """Of these families those that can be asked: without a scale for its input an op of int8 stays in float32."""
     plain = layer.precision == "int8" and layer.quantised is None and isinstance(layer.op, Conv | Gemm)
     return ("ffma",) if plain else families
 
 
-def _best(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering:
+def _best(layer: OpContext[Op], families: tuple[str, ...]) -> AnyLowering:
     found = _found(layer, families)
     if found is None:
         raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
     return found
 
 
-def _found(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering | None:
+def _found(layer: OpContext[Op], families: tuple[str, ...]) -> AnyLowering | None:
     for family in families:
         for lowering in lowerings(layer.op, family):
             if lowering.supports(layer) and (lowering.keeps or not keeps_map(layer.op)):

@@ -46,7 +46,7 @@ _HELD: Final[Mapping[bool, Limits]] = {False: (0.0, 255.0), True: (-128.0, 127.0
 _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)
 
 
-def dequantised(graph: Graph) -> Graph:
+def strip_qdq(graph: Graph) -> Graph:
     """Return the model without rounding: each FakeQuantize is a Clip, or nothing where its limits change nothing.
 
     Weights stay as the integers make them.
@@ -76,12 +76,12 @@ def _saturated(op: FakeQuantize, ranges: Mapping[str, Limits], clipped: dict[tup
     return Clip(op.x, op.y, op.names, low=low, high=high, relu=low == 0)
 
 
-def lifted(graph: Graph) -> Graph:
+def absorb_qdq(graph: Graph) -> Graph:
     """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
 
     Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
     stand for; else who reads the value saturates it. Where no Conv and no Gemm reads integers that the kernels can hold
-    it is `dequantised`: then calibrated scales fit it.
+    it is `strip_qdq`: then calibrated scales fit it.
     """
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
@@ -99,7 +99,7 @@ def lifted(graph: Graph) -> Graph:
         if _carries(op) and op.y in integers and op.x not in shared:
             integers.setdefault(op.x, integers[op.y])
     is_read = any(isinstance(op, Conv | Gemm) and op.x in integers for op in ops)
-    return replace(graph, ops=tuple(ops), integers=integers) if is_read else dequantised(graph)
+    return replace(graph, ops=tuple(ops), integers=integers) if is_read else strip_qdq(graph)
 
 
 def _floats(graph: Graph) -> set[str]:

@@ -35,7 +35,7 @@ _CHANNELS = 3
 _BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
-class Layer(NamedTuple):
+class VggLayer(NamedTuple):
     """One node. `name` is the torch module's; `shape` the weight's, (channels,) for a BatchNormalization, else empty.
 
     `window` is the side of a pool's window, which is also its stride.
@@ -134,17 +134,17 @@ class Vgg:
         return self.batch or "batch", channels[-1], None, None
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[VggLayer, ...]:
         """All nodes in order."""
         return (*self.convolutional, *(self._fully_connected() if self.depth is None else ()))
 
     @property
-    def convolutional(self) -> tuple[Layer, ...]:
+    def convolutional(self) -> tuple[VggLayer, ...]:
         """The layers of `features`, in order."""
-        layers: list[Layer] = []
+        layers: list[VggLayer] = []
 
         def add(kind: Kind, shape: tuple[int, ...] = (), window: int = 0) -> None:
-            layers.append(Layer(kind, f"features.{len(layers)}", shape, window))
+            layers.append(VggLayer(kind, f"features.{len(layers)}", shape, window))
 
         channels = _CHANNELS
         for count, factor in zip(CONVOLUTIONS[self.variant], _BLOCK_WIDTHS, strict=True):
@@ -157,15 +157,15 @@ class Vgg:
             add("MaxPool", window=2)
         return tuple(layers[: self.depth])
 
-    def _fully_connected(self) -> tuple[Layer, ...]:
+    def _fully_connected(self) -> tuple[VggLayer, ...]:
         return (
-            Layer("AveragePool", "avgpool", window=self.average_window),
-            Layer("Flatten", ""),
-            Layer("Gemm", "classifier.0", (self.hidden, self.features)),
-            Layer("Relu", "classifier.1"),
-            Layer("Gemm", "classifier.3", (self.hidden, self.hidden)),  # 2 and 5 are Dropout: gone in an export
-            Layer("Relu", "classifier.4"),
-            Layer("Gemm", "classifier.6", (self.classes, self.hidden)),
+            VggLayer("AveragePool", "avgpool", window=self.average_window),
+            VggLayer("Flatten", ""),
+            VggLayer("Gemm", "classifier.0", (self.hidden, self.features)),
+            VggLayer("Relu", "classifier.1"),
+            VggLayer("Gemm", "classifier.3", (self.hidden, self.hidden)),  # 2 and 5 are Dropout: gone in an export
+            VggLayer("Relu", "classifier.4"),
+            VggLayer("Gemm", "classifier.6", (self.classes, self.hidden)),
         )
 
     def graph(self) -> GraphProto:
@@ -191,7 +191,7 @@ class Vgg:
         return total
 
 
-def _node(layer: Layer, source: str, output: str) -> NodeProto:
+def _node(layer: VggLayer, source: str, output: str) -> NodeProto:
     inputs = [source, *(name for name, _ in layer.parameters)]
     name = f"{layer.path}/{layer.kind}"
     node = helper.make_node(layer.kind, inputs, [output], name)
@@ -199,7 +199,7 @@ def _node(layer: Layer, source: str, output: str) -> NodeProto:
     return node
 
 
-def _attributes(layer: Layer) -> dict[str, int | float | list[int]]:
+def _attributes(layer: VggLayer) -> dict[str, int | float | list[int]]:
     match layer.kind:
         case "Conv":
             return {"dilations": [1, 1], "group": 1, "kernel_shape": [3, 3], "pads": [1] * 4, "strides": [1, 1]}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vgg16gpu.compiler.vgg.architecture import EPSILON, VARIANTS, Layer, Vgg
+from vgg16gpu.compiler.vgg.architecture import EPSILON, VARIANTS, Vgg, VggLayer
 from vgg16gpu.compiler.vgg.forms import loaded_torch
 from vgg16gpu.compiler.vgg.state_dict import ACCEPTED, check_arch
 from vgg16gpu.errors import ModelError
@@ -77,7 +77,7 @@ def _arch_of(features: Any, arch: str | None, *, is_whole: bool) -> str:
     raise ModelError(f"{fault}; {ACCEPTED}")
 
 
-def _fits(layer: Layer, child: Any) -> bool:
+def _fits(layer: VggLayer, child: Any) -> bool:
     names, _, is_same = _LAYERS[layer.kind]
     return _is_of_torch(child, names) and is_same(child)
 

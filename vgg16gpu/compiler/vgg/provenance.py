@@ -47,7 +47,7 @@ _DIGITS: Final[Mapping[str, str]] = {Path(name).stem.partition("-")[2]: name for
 _FILES_REMEMBERED: Final = 64
 
 
-class Model(Protocol):
+class ModelOrigin(Protocol):
     """What is asked of a `vgg16gpu.Model`, whose module imports this folder."""
 
     @property
@@ -78,7 +78,7 @@ class Provenance:
     arch: str | None = None
 
 
-def provenance(model: Model) -> Provenance:
+def provenance(model: ModelOrigin) -> Provenance:
     """Return whose weights a model has; what none of the marks tells is "unknown".
 
     A .pth file is read once more for its SHA-256; the process remembers that for as long as path, size and time of the
@@ -113,7 +113,7 @@ def _sha256(path: Path, size: int, mtime: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _has_published_numbers(model: Model) -> bool:
+def _has_published_numbers(model: ModelOrigin) -> bool:
     """Return whether the first convolution is conv1_1 of torchvision's vgg16."""
     first = next((op for op in model.loaded().ops if isinstance(op, Conv)), None)
     if first is None or first.weight.shape != _WEIGHTS_SHAPE or first.bias is None:

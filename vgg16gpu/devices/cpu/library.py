@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from vgg16gpu.devices.cache import Found
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Argument, Dim3, KernelLaunch, Scalar, TmaDescriptor, Walk
+from vgg16gpu.program.launches import Argument, Dim3, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.values import Arena, Pointer
 
 MAX_BLOCK_THREADS = 1024
@@ -153,7 +153,7 @@ def _kind(argument: Argument) -> str:
     match argument:
         case Pointer():
             return "p"
-        case Walk():
+        case StridedIndexer():
             return "w"
         case Scalar():
             return argument.kind
@@ -170,7 +170,7 @@ def _resolve(
         return ctypes.c_void_p(bases[argument.arena] + argument.offset)
     if isinstance(argument, TmaDescriptor):
         raise _wrong(step, i, "is a tensor map, which only a GPU can use")
-    if isinstance(argument, Walk):
+    if isinstance(argument, StridedIndexer):
         return (ctypes.c_int32 * len(argument.words))(*argument.words)
     if argument.kind == "f":
         return ctypes.c_float(argument.value)

@@ -17,7 +17,7 @@ from vgg16gpu.devices.cuda.compiler import Unit
 from vgg16gpu.devices.cuda.graph import Graph, Signature
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, TmaDescriptor, Walk
+from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.values import Arena, Pointer
 
 MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
@@ -148,7 +148,7 @@ def _kind(argument: Argument) -> str:
 def _format(name: str, argument: Argument) -> str:
     if isinstance(argument, TmaDescriptor):
         raise KernelError(f"{name}: tensor maps need cuda-bindings and a driver of CUDA 12.4; install or update them")
-    if isinstance(argument, Walk):
+    if isinstance(argument, StridedIndexer):
         return f"{4 * len(argument.words)}s"
     return _kind(argument)
 
@@ -175,7 +175,7 @@ def _plain(dimensions: tuple[int, int, int]) -> tuple[int, int, int]:
 def _value(name: str, argument: Argument, bases: Mapping[Arena, int], bindings: Any | None) -> int | float | bytes:
     if isinstance(argument, TmaDescriptor):
         return encode(bindings, name, argument, _address(name, argument.pointer, bases)) if bindings else b""
-    if isinstance(argument, Walk):
+    if isinstance(argument, StridedIndexer):
         return struct.pack(f"<{len(argument.words)}i", *argument.words)
     if isinstance(argument, Pointer):
         return _address(name, argument, bases)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -249,7 +249,7 @@ def default_batch(count: int, graph: Graph, sample: Shape, kind: str) -> int:
     """
     if graph.input.shape[0]:
         return graph.input.shape[0]
-    if mixing_op(graph, infer_shapes(graph, (2, *sample))):
+    if cross_batch_op(graph, infer_shapes(graph, (2, *sample))):
         return 1
     pixels = math.prod(sample[1:])
     most = max(1, LARGEST_BATCH[kind] * USUAL_SIZE**2 // max(pixels, USUAL_SIZE**2))

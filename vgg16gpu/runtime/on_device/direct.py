@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vgg16gpu.compiler.lowering.guard import guarded
-from vgg16gpu.compiler.lowering.layout.settle import Written, settle
+from vgg16gpu.compiler.lowering.layout.settle import RunOutput, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
@@ -148,7 +148,7 @@ def settled(
     guard: where to name those that need the second pass, instead of that.
     """
     written = [
-        Written(absolute(target.address), target.shape, form_of(target), program.is_whole(y))
+        RunOutput(absolute(target.address), target.shape, form_of(target), program.is_whole(y))
         for target, y in zip(targets, program.outputs, strict=True)
     ]
     control, found, allowed = program.control, absolute(verdict.found), verdict.allows_nonfinite

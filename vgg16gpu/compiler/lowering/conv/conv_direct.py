@@ -7,7 +7,7 @@ from typing import Final
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus, scalars
+from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, ceil_div, for_cpus, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
@@ -29,7 +29,7 @@ VARIANTS = tuple(
 
 
 def steps(
-    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+    layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. Raises ModelError for maps beyond conv_igemm's indices: a model runs on all devices or none."""
     del places
@@ -54,4 +54,4 @@ def steps(
     return (step,)
 
 
-LOWERING = Lowering(Conv, steps, weights, priority=1, supports=for_cpus)
+LOWERING = OpKernel(Conv, steps, weights, priority=1, supports=for_cpus)

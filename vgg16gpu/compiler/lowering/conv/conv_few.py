@@ -8,7 +8,7 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
@@ -40,7 +40,7 @@ VARIANTS = tuple(
 VARIANTS += ((*kernel(DType.F16, 3, 1, LARGE).defines, CLIPS),)  # tools/ptxas.py
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> PlainWeights:
     """Weights as (OC, 9, padded C) of the element, which is what conv_mma reads, and 4 floats of bias."""
     op = layer.op
     element = mma.ELEMENTS[layer.precision]
@@ -50,7 +50,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
 
 
 def steps(
-    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+    layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
@@ -80,7 +80,7 @@ def choose_tile(batch: int, height: int, width: int, multiprocessors: int) -> tu
     return LARGE if blocks >= BLOCKS_AT_ONCE * multiprocessors else SMALL
 
 
-def supports(layer: Layer[Conv]) -> bool:
+def supports(layer: OpContext[Conv]) -> bool:
     """3x3, stride 1, padding 1, up to 4 outputs that are not pooled, of channels that are stored in 64s."""
     op = layer.op
     if layer.quantised is not None or op.pool or not is_same_3x3(op) or not mma.supports(layer):
@@ -89,7 +89,7 @@ def supports(layer: Layer[Conv]) -> bool:
     return outputs <= MOST_OUTPUTS and mma.ELEMENTS[layer.precision].padded(channels) % CHUNK == 0
 
 
-LOWERING = Lowering(
+LOWERING = OpKernel(
     Conv,
     steps,
     weights,

@@ -6,7 +6,7 @@ It reads the run-time input as the user gives it, so that the input is stored in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,16 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
-from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import (
+    Held,
+    HostInput,
+    InputKernel,
+    OpContext,
+    OpMemory,
+    WeightPacker,
+    ceil_div,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.same_3x3 import computes_3x3
 from vgg16gpu.compiler.lowering.layout import scales
@@ -46,7 +55,7 @@ PAIR_MAX_ROWS, PAIR_BLOCKS_PER_SM = 8, 2  # measured from 224 to 1024 pixels
 THREADS = 128
 
 
-class FirstWeights(NamedTuple, Generic[Held]):
+class FirstConvWeights(NamedTuple, Generic[Held]):
     """What the kernel reads beside its input, in its order: weights, and vectors with a float for each stored output.
 
     float16 and bfloat16 need no scales, int8 none of weights: in place of these stands `bias`, which is not read there.
@@ -61,7 +70,7 @@ class FirstWeights(NamedTuple, Generic[Held]):
 
 
 @dataclass(frozen=True)
-class FirstProblem:
+class FirstConvDesc:
     """A first convolution as the kernel sees it."""
 
     batch: int
@@ -82,43 +91,49 @@ class FirstProblem:
 
 
 @dataclass(frozen=True)
-class Tile:
+class FirstConvTile:
     """What a block computes: rows of the map, and so many pixels of each."""
+
+    table_name: ClassVar = "Tile"  # in tables of tiles
 
     width: int
     rows: int
 
-    def fits(self, problem: FirstProblem) -> bool:
+    def fits(self, problem: FirstConvDesc) -> bool:
         """Whether the kernel can be built and launched with this tile for this problem."""
         return self.width % 16 == 0 and 16 <= self.width <= problem.max_width and 1 <= self.rows <= problem.height
 
 
-KINDS: Final = {Tile.__name__: Tile}
+KINDS: Final = {FirstConvTile.table_name: FirstConvTile}
 
 
-def problem_of(layer: Layer[Conv]) -> FirstProblem:
+def problem_of(layer: OpContext[Conv]) -> FirstConvDesc:
     """The convolution of a layer."""
     batch, _, height, width = layer.x_shape
     element = _product_element(layer)
-    return FirstProblem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
+    return FirstConvDesc(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
 
 
-def _product_element(layer: Layer[Conv]) -> DType:
+def _product_element(layer: OpContext[Conv]) -> DType:
     """What pixels and weights are multiplied as: where fp16 has to have TF32's digits all of float32, as there."""
     return DType.F16_PAIR if layer.keeps_digits else y_element(layer)
 
 
-def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: FirstConvDesc, multiprocessors: int) -> tuple[Choice[FirstConvTile], ...]:
     """Every tile that is worth a try, the one without measurements first."""
     widest = ceil_div(problem.width, problem.max_width)
     widths = {_even_width(problem.width, strips) for strips in range(widest, widest + 3)}
-    known = [Tile(width, rows) for width in sorted(widths, reverse=True) for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)]
+    known = [
+        FirstConvTile(width, rows)
+        for width in sorted(widths, reverse=True)
+        for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)
+    ]
     best = _usual(problem, multiprocessors)
     tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
     return tuple(Choice(tile, problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: FirstConvDesc, facts: DeviceFacts) -> Choice[FirstConvTile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
@@ -126,27 +141,27 @@ def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
     return choice
 
 
-def _usual(problem: FirstProblem, multiprocessors: int) -> Tile:
+def _usual(problem: FirstConvDesc, multiprocessors: int) -> FirstConvTile:
     width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
     strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
     is_pair = problem.element is DType.F16_PAIR
     most, blocks = (PAIR_MAX_ROWS, PAIR_BLOCKS_PER_SM) if is_pair else (MAX_ROWS, BLOCKS_PER_SM)
     rows = ceil_div(problem.height * strips * problem.batch, blocks * multiprocessors)
-    return Tile(width, min(max(rows, MIN_ROWS), most, problem.height))
+    return FirstConvTile(width, min(max(rows, MIN_ROWS), most, problem.height))
 
 
 def _even_width(width: int, strips: int) -> int:
     return ceil_div(ceil_div(width, strips), 16) * 16
 
 
-def supports(layer: Layer[Conv]) -> bool:
+def supports(layer: OpContext[Conv]) -> bool:
     """3x3 convolutions of the run-time input, with up to four channels and no pool behind it."""
     op = layer.op
     few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
     return few and layer.reads_input and computes_3x3(layer)
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Pointer]:
     """Packed weights and the vectors that go with them. For pairs weights are float32: the kernel scales them."""
     op = layer.op
     element = y_element(layer)
@@ -162,7 +177,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
         packed = pack_raw(_flat(layer.quantised.weight), rows, DType.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
         finish = finish_bytes(op, layer.quantised, arena)
-        return FirstWeights(
+        return FirstConvWeights(
             packed,
             weight_scale=finish.bias,  # unread
             bias=finish.bias,
@@ -172,16 +187,16 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
         )
     bias = unread = arena.add_channels(op.bias, outputs, element)
     packed = pack_raw(_flat(op.weight), rows, element, block, arena)
-    return FirstWeights(packed, weight_scale=unread, bias=bias, dequant=unread, out_scale=unread, in_scale=unread)
+    return FirstConvWeights(packed, weight_scale=unread, bias=bias, dequant=unread, out_scale=unread, in_scale=unread)
 
 
-def _unscaled_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
+def _unscaled_weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Pointer]:
     """Weights of float32 for pixels that are normalised: three float16 hold either without scales."""
     op = layer.op
     rows = _float_rows(op)
     source, ones = arena.add(rows), arena.add(np.ones(len(rows), np.float32))
     bias = arena.add_channels(op.bias, op.weight.shape[0], DType.F16_PAIR)
-    return FirstWeights(source, weight_scale=ones, bias=bias, dequant=ones, out_scale=ones, in_scale=ones)
+    return FirstConvWeights(source, weight_scale=ones, bias=bias, dequant=ones, out_scale=ones, in_scale=ones)
 
 
 def _float_rows(op: Conv) -> npt.NDArray[np.float32]:
@@ -193,7 +208,7 @@ def _float_rows(op: Conv) -> npt.NDArray[np.float32]:
     return rows
 
 
-def _split_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
+def _split_weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Pointer]:
     op = layer.op
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
@@ -203,7 +218,7 @@ def _split_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Point
     known = scales.WeightRows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
     made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
     bias = arena.add_channels(op.bias, outputs, DType.F16_PAIR)
-    return FirstWeights(
+    return FirstConvWeights(
         source,
         weight_scale=made.scale,
         bias=bias,
@@ -224,7 +239,7 @@ def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
 
 
 def steps(
-    layer: Layer[Conv], x: Source, y: TensorDesc, held: FirstWeights[Pointer], places: Places
+    layer: OpContext[Conv], x: HostInput, y: TensorDesc, held: FirstConvWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     op = layer.op
@@ -273,7 +288,7 @@ def shared_nbytes(products: DType, element: DType, tile_width: int) -> int:
     return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
 
 
-LOWERING = InputLowering(
+LOWERING = InputKernel(
     Conv,
     steps,
     weights,

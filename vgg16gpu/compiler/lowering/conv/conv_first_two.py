@@ -7,16 +7,25 @@ convolutions, the largest value of the network, is stored nowhere. Weights are t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple
+from typing import ClassVar, Final, Generic, NamedTuple
 
 from vgg16gpu.compiler.graph.flop import flop
-from vgg16gpu.compiler.graph.ops import ConvChain
+from vgg16gpu.compiler.graph.ops import FusedConvPair
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
-from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import (
+    Held,
+    HostInput,
+    InputKernel,
+    OpContext,
+    OpMemory,
+    WeightPacker,
+    ceil_div,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
-from vgg16gpu.compiler.lowering.conv.conv_first import FirstWeights
+from vgg16gpu.compiler.lowering.conv.conv_first import FirstConvWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import ConvWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
@@ -37,15 +46,15 @@ CUTS: Final = {
 """(rows, warpgroups): cycles of a multiprocessor for a tile, of bytes and of 16 bits, as measured on an H200."""
 
 
-class ChainWeights(NamedTuple, Generic[Held]):
+class ConvPairWeights(NamedTuple, Generic[Held]):
     """What the kernel reads beside its input: what the kernels of either convolution would."""
 
-    first: FirstWeights[Held]
+    first: FirstConvWeights[Held]
     second: ConvWeights[Held]
 
 
 @dataclass(frozen=True)
-class ChainProblem:
+class ConvPairDesc:
     """Two convolutions as the kernel sees them."""
 
     batch: int
@@ -61,58 +70,60 @@ class ChainProblem:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ConvPairTile:
     """What a warpgroup computes at once, so many rows of 8 pixels, and the warpgroups of a block."""
+
+    table_name: ClassVar = "Tile"  # in tables of tiles
 
     rows: int
     warpgroups: int
 
-    def fits(self, problem: ChainProblem) -> bool:
+    def fits(self, problem: ConvPairDesc) -> bool:
         """Whether the kernel can be built and launched with this tile for this problem."""
         known = (self.rows, self.warpgroups) in CUTS
         return known and shared_nbytes(problem.element, self.rows, self.warpgroups) <= MAX_SHARED
 
-    def tiles(self, problem: ChainProblem) -> tuple[int, int]:
+    def tiles(self, problem: ConvPairDesc) -> tuple[int, int]:
         """(along x, along y); the pool drops an odd last row or column."""
         unit = 1 if problem.kept else 2
         return ceil_div(problem.width // unit * unit, COLUMN), ceil_div(problem.height // unit * unit, self.rows)
 
-    def blocks(self, problem: ChainProblem, multiprocessors: int) -> int:
+    def blocks(self, problem: ConvPairDesc, multiprocessors: int) -> int:
         """Size of the grid."""
         across, down = self.tiles(problem)
         return min(multiprocessors, ceil_div(across * down * problem.batch, self.warpgroups))
 
-    def cycles(self, problem: ChainProblem, multiprocessors: int) -> int:
+    def cycles(self, problem: ConvPairDesc, multiprocessors: int) -> int:
         """Estimated time of the launch, without what all tiles have in common."""
         across, down = self.tiles(problem)
         rounds = ceil_div(across * down * problem.batch, multiprocessors * self.warpgroups)
         return rounds * self.warpgroups * CUTS[self.rows, self.warpgroups][problem.element.nbytes - 1]
 
 
-KINDS: Final = {Tile.__name__: Tile}
+KINDS: Final = {ConvPairTile.table_name: ConvPairTile}
 
 
-def problem_of(layer: Layer[ConvChain]) -> ChainProblem:
+def problem_of(layer: OpContext[FusedConvPair]) -> ConvPairDesc:
     """The convolutions of a layer."""
     batch, _, height, width = layer.x_shape
     second = layer.parts[1]
-    return ChainProblem(batch, height, width, y_element(second), second.op.kept is not None)
+    return ConvPairDesc(batch, height, width, y_element(second), second.op.kept is not None)
 
 
-def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: ConvPairDesc, multiprocessors: int) -> tuple[Choice[ConvPairTile], ...]:
     """Every tile that is worth a try, the one with the least estimated time first."""
-    tiles = [tile for tile in (Tile(*cut) for cut in CUTS) if tile.fits(problem)]
+    tiles = [tile for tile in (ConvPairTile(*cut) for cut in CUTS) if tile.fits(problem)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
     return tuple(Choice(tile, problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: ChainProblem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: ConvPairDesc, facts: DeviceFacts) -> Choice[ConvPairTile]:
     """The tile that the device's table has, where it fits, or the one with the least estimated time."""
     choice = tile_choice.measured(facts, problem, KINDS, lambda tile: tile.fits(problem))
     return choice or candidates(problem, facts.multiprocessors)[0]
 
 
-def supports(layer: Layer[ConvChain]) -> bool:
+def supports(layer: OpContext[FusedConvPair]) -> bool:
     """Two convolutions of 64 stored channels and a pool, all of one element that is no pair."""
     first, second = layer.parts
     if not (conv_first.supports(first) and conv_wgmma.supports(second) and second.op.pool):
@@ -123,14 +134,14 @@ def supports(layer: Layer[ConvChain]) -> bool:
     return same and element in ELEMENTS and stored == {TILE_CHANNELS}
 
 
-def weights(layer: Layer[ConvChain], arena: WeightArena) -> ChainWeights[Pointer]:
+def weights(layer: OpContext[FusedConvPair], arena: WeightPacker) -> ConvPairWeights[Pointer]:
     """Those of conv_first, then those of conv_wgmma."""
     first, second = layer.parts
-    return ChainWeights(conv_first.weights(first, arena), conv_wgmma.weights(second, arena))
+    return ConvPairWeights(conv_first.weights(first, arena), conv_wgmma.weights(second, arena))
 
 
 def steps(
-    layer: Layer[ConvChain], x: Source, y: TensorDesc, held: ChainWeights[Pointer], places: Places
+    layer: OpContext[FusedConvPair], x: HostInput, y: TensorDesc, held: ConvPairWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. The largest magnitudes of both convolutions go where those of y do."""
     first, second = layer.parts
@@ -193,8 +204,8 @@ def _pixels_of_half(rows: int) -> int:
     return ceil_div((COLUMN + 2) * (rows + 2), 32) * 16
 
 
-LOWERING = InputLowering(
-    ConvChain,
+LOWERING = InputKernel(
+    FusedConvPair,
     steps,
     weights,
     family="wgmma",

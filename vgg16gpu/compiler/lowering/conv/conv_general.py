@@ -6,9 +6,9 @@ import math
 
 from vgg16gpu.compiler.graph.ops import GeneralConv
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation, activation_label
-from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, linear, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Kernel, KernelLaunch, Walk
+from vgg16gpu.program.launches import Kernel, KernelLaunch, StridedIndexer
 from vgg16gpu.program.values import Layout, TensorDesc
 
 SOURCE = "conv_general.cu"
@@ -16,7 +16,7 @@ VARIANTS = ((), (CLIPS,))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[GeneralConv], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[GeneralConv], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -44,12 +44,12 @@ def steps(
     )
 
 
-def _walk(op: GeneralConv, inp: TensorDesc, weight: TensorDesc, y: TensorDesc) -> Walk:
+def _walk(op: GeneralConv, inp: TensorDesc, weight: TensorDesc, y: TensorDesc) -> StridedIndexer:
     """The rows that the kernel's header names."""
     batch, filters, rows, columns = y.shape
     _, _, height, width = inp.shape
     window, pads = op.window, op.window.padding(height, width)
-    return Walk(
+    return StridedIndexer(
         (
             (batch, y.pitch if y.layout is Layout.NHWC else filters, rows, columns),
             (batch, weight.shape[1], height, width),
@@ -69,4 +69,4 @@ def _label(op: GeneralConv) -> str:
     return f"conv {rows}x{columns}{groups}{activation_label(op)}"
 
 
-LOWERING = MultiLowering(GeneralConv, steps, no_weights, any_layout=True)
+LOWERING = MultiOpKernel(GeneralConv, steps, no_weights, any_layout=True)

@@ -9,11 +9,11 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv, Shape
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import (
-    Layer,
-    Lowering,
-    Places,
+    OpContext,
+    OpKernel,
+    OpMemory,
     PlainWeights,
-    WeightArena,
+    WeightPacker,
     ceil_div,
     linear,
     scalars,
@@ -188,21 +188,21 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
         )
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> PlainWeights:
     """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
     op = layer.op
     packed = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
     return PlainWeights(packed, arena.add_channels(op.bias, op.weight.shape[0]))
 
 
-def workspace_nbytes(layer: Layer[Conv]) -> int:
+def workspace_nbytes(layer: OpContext[Conv]) -> int:
     """Room for the group sums of a split reduction."""
     shape = geometry(layer.op, layer.x_shape, layer.facts)
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
 
 
 def steps(
-    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+    layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch, or two when the reduction is split."""
     op = layer.op
@@ -250,4 +250,4 @@ def _reduce_step(op: Conv, y: TensorDesc, shape: ConvGeometry, workspace: Pointe
     )
 
 
-LOWERING = Lowering(Conv, steps, weights, workspace_nbytes)
+LOWERING = OpKernel(Conv, steps, weights, workspace_nbytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import MAX_IMAGES, TILES, HaloTile, fits
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
@@ -29,7 +29,7 @@ from vgg16gpu.program.values import DType, TensorDesc
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> MmaWeights:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaWeights:
     """Weights as (OC, KH, KW, padded C) of the element, and the vectors that go with them."""
     op = layer.op
     element = x_element(layer)
@@ -42,7 +42,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> MmaWeights:
 
 
 def steps(
-    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: Places
+    layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch, of conv_mma or of conv_mma_3x3."""
     op = layer.op
@@ -82,7 +82,7 @@ def steps(
     )
 
 
-def _tile(layer: Layer[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
+def _tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
     """The tile with the least estimated time."""
     if layer.facts.kind == "cpu":
         return CPU_CONV_TILE
@@ -97,7 +97,7 @@ def _tile(layer: Layer[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile 
     return min(times, key=lambda tile: times[tile])
 
 
-def _check_limits(layer: Layer[Conv], x: TensorDesc, images: int, tiles: int) -> None:
+def _check_limits(layer: OpContext[Conv], x: TensorDesc, images: int, tiles: int) -> None:
     """Raise ModelError beyond 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
     op = layer.op
     image = x.nbytes // x.shape[0]
@@ -109,7 +109,7 @@ def _check_limits(layer: Layer[Conv], x: TensorDesc, images: int, tiles: int) ->
         )
 
 
-LOWERING = Lowering(
+LOWERING = OpKernel(
     Conv,
     steps,
     weights,

@@ -7,7 +7,7 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import CLIPS
-from vgg16gpu.compiler.lowering.base import Layer, ceil_div
+from vgg16gpu.compiler.lowering.base import OpContext, ceil_div
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.mma_geometry import OPERANDS
 from vgg16gpu.program.launches import Kernel
@@ -69,7 +69,7 @@ class HaloTile:
 TILES: Final = (HaloTile(14), HaloTile(8, speed=1.0, alone=0.65))
 
 
-def fits(layer: Layer[Conv], x: TensorDesc) -> bool:
+def fits(layer: OpContext[Conv], x: TensorDesc) -> bool:
     """Return whether the kernel computes this layer, and the device has what it is made for."""
     width = x.shape[3] // 2 * 2 if layer.op.pool else x.shape[3]
     fills_chunk = x.pitch * x.element.nbytes >= _CHUNK_NBYTES  # else most products are of zeros

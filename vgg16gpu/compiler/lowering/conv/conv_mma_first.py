@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated, activation, input_limits, taking
-from vgg16gpu.compiler.lowering.base import InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import HostInput, InputKernel, OpContext, OpMemory, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
@@ -34,7 +34,7 @@ _ROW_NBYTES: Final = 2 * TILE_COLUMNS * 16  # of shared memory
 _FILL_ROWS: Final = 3  # what a block costs before its first row, in rows
 
 
-class FirstWeights(NamedTuple):
+class MmaFirstConvWeights(NamedTuple):
     """Hold what the kernel reads beside its input, in its order."""
 
     weight: Pointer  # as `fragments` has them, of the element
@@ -80,7 +80,7 @@ VARIANTS = (  # tools/ptxas.py
 )
 
 
-def supports(layer: Layer[Conv]) -> bool:
+def supports(layer: OpContext[Conv]) -> bool:
     """Return whether it is a same-size 3x3 convolution of the run-time input, of up to four channels, without a pool.
 
     Not what a loss compares, which may want float32.
@@ -91,7 +91,7 @@ def supports(layer: Layer[Conv]) -> bool:
     return reads_image and known and is_same_3x3(op) and not op.pool and not layer.compared
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaFirstConvWeights:
     """Weights as fragments, and the vectors that go with them."""
     op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]
@@ -100,7 +100,7 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights:
     packed = pack_gemm(found, found.shape[1], 1, arena, element, 1)
     bias = arena.add_vector(op.bias, outputs, TILE_CHANNELS)
     dequant = bias if quantised is None else arena.add_vector(quantised.dequant, outputs, TILE_CHANNELS)
-    return FirstWeights(packed, dequant=dequant, bias=bias)
+    return MmaFirstConvWeights(packed, dequant=dequant, bias=bias)
 
 
 def fragments(weight: Array | Integers8) -> npt.NDArray[np.float32]:
@@ -117,7 +117,9 @@ def fragments(weight: Array | Integers8) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 6, 5, 3, 7).reshape(-1, 8))
 
 
-def steps(layer: Layer[Conv], x: Source, y: TensorDesc, held: FirstWeights, places: Places) -> tuple[KernelLaunch, ...]:
+def steps(
+    layer: OpContext[Conv], x: HostInput, y: TensorDesc, held: MmaFirstConvWeights, places: OpMemory
+) -> tuple[KernelLaunch, ...]:
     """One launch."""
     op, quantised = layer.op, layer.quantised
     batch, channels, height, width = layer.x_shape
@@ -159,7 +161,7 @@ def choose_rows(height: int, across: int, multiprocessors: int) -> int:
     return min(ROWS, key=work)
 
 
-LOWERING = InputLowering(
+LOWERING = InputKernel(
     Conv,
     steps,
     weights,

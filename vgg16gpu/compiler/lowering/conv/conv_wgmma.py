@@ -16,7 +16,7 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation
-from vgg16gpu.compiler.lowering.base import Held, Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.base import Held, OpContext, OpKernel, OpMemory, WeightPacker, scalars
 from vgg16gpu.compiler.lowering.conv import known_linear
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, label
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
@@ -25,7 +25,7 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     KINDS,
     LARGE_ROWS,
     SMALL_ROWS,
-    ConvProblem,
+    ConvDesc,
     LargeTile,
     SmallTile,
     Tile,
@@ -77,7 +77,7 @@ class ConvWeights(NamedTuple, Generic[Held]):
 class Cut:
     """How a problem is cut: the tile and its launch."""
 
-    problem: ConvProblem
+    problem: ConvDesc
     tile: Tile
     multiprocessors: int
     programmatic: bool  # as of a KernelLaunch
@@ -110,7 +110,7 @@ class Cut:
 
 
 @lru_cache(maxsize=1024)
-def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: ConvDesc, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one with the least estimated time first."""
     flat = [(count, problem.width + 1) for count in range(1, problem.height + 1) if problem.width <= MAX_FLAT_WIDTH]
     larges = [LargeTile(*cut, pair) for cut in [*((count, 0) for count in LARGE_ROWS), *flat] for pair in (False, True)]
@@ -128,7 +128,7 @@ def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile]
     return tuple(Choice(tile, programmatic=problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
+def choose(problem: ConvDesc, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
     known = replace(problem, out_element=problem.element) if problem.keeps_rest else problem  # as fast, but for bytes
@@ -137,13 +137,13 @@ def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
     return Cut(problem, choice.tile, sms, choice.programmatic)
 
 
-def problem_of(layer: Layer[Conv]) -> ConvProblem:
+def problem_of(layer: OpContext[Conv]) -> ConvDesc:
     """The convolution of a layer."""
     batch, channels, height, width = layer.x_shape
     op = layer.op
     element, out_element = x_element(layer), stored_element(layer)
     stored = element.padded(channels), whole_tiles(out_element.padded(op.weight.shape[0]))
-    return ConvProblem(batch, height, width, *stored, element, out_element, op.pool, op.kept is not None)
+    return ConvDesc(batch, height, width, *stored, element, out_element, op.pool, op.kept is not None)
 
 
 def promote_taps(channels: int) -> int:
@@ -154,13 +154,13 @@ def promote_taps(channels: int) -> int:
     return 2 if channels * TAPS <= MAX_SHORT_SUM else 3
 
 
-def supports(layer: Layer[Conv]) -> bool:
+def supports(layer: OpContext[Conv]) -> bool:
     """Same-size 3x3 convolutions of more than a few channels; of few outputs only on the way back to an image."""
     computes = known_linear.supports(layer) if known_linear.computes(layer) else computes_3x3(layer)
     return computes and is_wide(layer, layer.x_shape[1])
 
 
-def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
+def weights(layer: OpContext[Conv], arena: WeightPacker) -> ConvWeights[Pointer]:
     """Packed weights and the vectors that go with them."""
     op = layer.op
     element = x_element(layer)
@@ -200,13 +200,13 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     return ConvWeights(packed, bias=bias, dequant=row_scales.dequant, out_scale=layer.y_scaling.scale)
 
 
-def workspace_nbytes(layer: Layer[Conv]) -> int:
+def workspace_nbytes(layer: OpContext[Conv]) -> int:
     """Room for the shares of split sums."""
     cut = choose(problem_of(layer), layer.facts)
     return cut.tile.workspace_nbytes(cut.problem) if isinstance(cut.tile, SmallTile) else 0
 
 
-def counters(layer: Layer[Conv]) -> int:
+def counters(layer: OpContext[Conv]) -> int:
     """A word for each tile whose sum is split through the workspace."""
     cut = choose(problem_of(layer), layer.facts)
     if isinstance(cut.tile, LargeTile) or cut.tile.exchange != 2:
@@ -215,7 +215,7 @@ def counters(layer: Layer[Conv]) -> int:
 
 
 def steps(
-    layer: Layer[Conv], x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+    layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     cut = choose(problem_of(layer), layer.facts)
@@ -223,7 +223,7 @@ def steps(
     return (make(layer, cut, x, y, held, places),)
 
 
-def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int) -> TmaDescriptor:
+def weight_map(problem: ConvDesc, packed: Pointer, box_rows: int, units: int) -> TmaDescriptor:
     """Packed weights for the copy engine; a box has so many output channels of a channel block, and tap planes."""
     element, nbytes = problem.element, problem.block_nbytes
     block = nbytes // element.nbytes
@@ -234,7 +234,7 @@ def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int)
 
 
 def _step(
-    layer: Layer[Conv],
+    layer: OpContext[Conv],
     cut: Cut,
     x: TensorDesc,
     ys: Sequence[TensorDesc],
@@ -258,7 +258,7 @@ def _step(
 
 
 def _large(
-    layer: Layer[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+    layer: OpContext[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: OpMemory
 ) -> KernelLaunch:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, LargeTile)
@@ -282,7 +282,7 @@ def _large(
 
 
 def _small(
-    layer: Layer[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: Places
+    layer: OpContext[Conv], cut: Cut, x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: OpMemory
 ) -> KernelLaunch:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, SmallTile)
@@ -304,7 +304,7 @@ def _small(
     return _step(layer, cut, x, (y, *places.further), tile.blocks(problem), 160, arguments)
 
 
-LOWERING = Lowering(
+LOWERING = OpKernel(
     Conv,
     steps,
     weights,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import ceil_div
@@ -37,7 +37,7 @@ REFILL_TOGETHER_CYCLES: Final = 150  # the same where other blocks compute meanw
 
 
 @dataclass(frozen=True)
-class ConvProblem:
+class ConvDesc:
     """A convolution as the kernels see it."""
 
     batch: int
@@ -106,6 +106,8 @@ def _staging(element: DType, columns: int, pool: bool) -> int:
 class LargeTile:
     """Tile macros of conv_wgmma."""
 
+    table_name: ClassVar = "LargeTile"  # in tables of tiles
+
     rows: int
     flat_pitch: int = 0
     pair_tiles: bool = False
@@ -140,7 +142,7 @@ class LargeTile:
         read = (self.block_rows - self.rows) * width + self.pixels + 2 * width + 2
         return width, ceil_div(read, width)
 
-    def shared(self, problem: ConvProblem, weight_stages: int) -> int:
+    def shared(self, problem: ConvDesc, weight_stages: int) -> int:
         """Bytes of shared memory."""
         columns, rows = self.halo
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
@@ -152,21 +154,21 @@ class LargeTile:
             staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
 
-    def taps(self, problem: ConvProblem) -> int:
+    def taps(self, problem: ConvDesc) -> int:
         """Tap planes of a weight stage: copies below 16 KB would come too slowly."""
         return 3 if problem.block_nbytes < 128 else 1
 
-    def weight_stages(self, problem: ConvProblem) -> int:
+    def weight_stages(self, problem: ConvDesc) -> int:
         """As many as fit, up to 8; less than 4 would not cover the way from memory."""
         return next((n for n in range(8, 3, -1) if self.shared(problem, n) <= MAX_SHARED), 0)
 
-    def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
+    def tiles(self, problem: ConvDesc) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         across = 1 if self.flat_pitch else ceil_div(width, COLUMN)
         return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
 
-    def fits(self, problem: ConvProblem, _: int) -> bool:
+    def fits(self, problem: ConvDesc, _: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
@@ -176,7 +178,7 @@ class LargeTile:
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
-    def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
+    def cycles(self, problem: ConvDesc, multiprocessors: int) -> float:
         """Estimated time of the launch."""
         channels, across, down = self.tiles(problem)
         tiles = channels * across * down * problem.batch
@@ -188,7 +190,7 @@ class LargeTile:
         one = taps * tap * self._slowdown(problem) + TILE_CYCLES + stored
         return LAUNCH_CYCLES + START_CYCLES + ceil_div(tiles, multiprocessors) * one
 
-    def _slowdown(self, problem: ConvProblem) -> float:
+    def _slowdown(self, problem: ConvDesc) -> float:
         """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole.
 
         Convolutions with a pool are not slowed by wide products.
@@ -204,6 +206,8 @@ class LargeTile:
 class SmallTile:
     """Tile macros of conv_wgmma_small."""
 
+    table_name: ClassVar = "SmallTile"  # in tables of tiles
+
     rows: int = 14
     splits: int = 1
     exchange: int = 0
@@ -211,12 +215,12 @@ class SmallTile:
     halo_stages: int = 2
     taps: int = 3  # of a weight stage
 
-    def shared(self, problem: ConvProblem, weight_stages: int) -> int:
+    def shared(self, problem: ConvDesc, weight_stages: int) -> int:
         """Bytes of shared memory."""
         halos, weights, epilogue = self._parts(problem)
         return max(halos + weight_stages * weights, epilogue) + 2048
 
-    def _parts(self, problem: ConvProblem) -> tuple[int, int, int]:
+    def _parts(self, problem: ConvDesc) -> tuple[int, int, int]:
         """Bytes of the halos, of a weight stage, and of the epilogue, which lies where these were."""
         halo = problem.element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
         weights = self.taps * problem.weight_nbytes(TILE_CHANNELS)
@@ -238,7 +242,7 @@ class SmallTile:
         rows = self.slice_rows(pool)
         return rows if self.rows % rows == 0 else 2 if pool else 1
 
-    def weight_stages(self, problem: ConvProblem) -> int:
+    def weight_stages(self, problem: ConvDesc) -> int:
         """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
         most = min((228 << 10) // self.blocks_per_sm - 1024, MAX_SHARED) - 2048
         halos, weights, epilogue = self._parts(problem)
@@ -246,17 +250,17 @@ class SmallTile:
         count = min((most - halos) // weights, 16, max(2, needed)) if epilogue <= most else 0
         return count if count >= 2 else 0
 
-    def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
+    def tiles(self, problem: ConvDesc) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         return problem.out_channels // TILE_CHANNELS, ceil_div(width, COLUMN), ceil_div(height, self.rows)
 
-    def blocks(self, problem: ConvProblem) -> int:
+    def blocks(self, problem: ConvDesc) -> int:
         """Size of the grid."""
         channels, across, down = self.tiles(problem)
         return channels * across * down * problem.batch * self.splits
 
-    def workspace_nbytes(self, problem: ConvProblem) -> int:
+    def workspace_nbytes(self, problem: ConvDesc) -> int:
         """Room for the shares of split sums."""
         if self.exchange != 2:
             return 0
@@ -267,7 +271,7 @@ class SmallTile:
         """Taps that a weight stage may hold."""
         return (1, 3) if element is DType.F16_PAIR else (3, 9)
 
-    def fits(self, problem: ConvProblem, multiprocessors: int) -> bool:
+    def fits(self, problem: ConvDesc, multiprocessors: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in SMALL_ROWS and (self.splits, self.exchange) in EXCHANGES
         known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
@@ -282,7 +286,7 @@ class SmallTile:
         halos = self.halo_stages > 1 or one_share or problem.element is DType.F16_PAIR
         return deep and resident and halos and self.weight_stages(problem) > 0
 
-    def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
+    def cycles(self, problem: ConvDesc, multiprocessors: int) -> float:
         """Estimated time of the launch.
 
         Blocks of a multiprocessor end together, so those of a last wave fill some multiprocessors and others get one of
@@ -303,7 +307,7 @@ class SmallTile:
         exchange = EXCHANGE_CYCLES[self.exchange] + (most - 1) * SHARE_CYCLES[self.exchange]
         return LAUNCH_CYCLES + waves * whole + last + exchange
 
-    def _together(self, problem: ConvProblem, count: int, rate: float) -> float:
+    def _together(self, problem: ConvDesc, count: int, rate: float) -> float:
         """Cycles that `count` blocks of a multiprocessor take, which reads `rate` bytes of weights in a cycle."""
         channel_blocks = ceil_div(problem.channel_blocks, self.splits)
         taps, pixels = TAPS * channel_blocks, COLUMN * self.rows
@@ -318,4 +322,4 @@ class SmallTile:
 
 
 Tile: TypeAlias = LargeTile | SmallTile
-KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (LargeTile, SmallTile)}
+KINDS: Final[dict[str, type[Tile]]] = {kind.table_name: kind for kind in (LargeTile, SmallTile)}

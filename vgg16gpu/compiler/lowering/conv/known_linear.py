@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Conv
-from vgg16gpu.compiler.lowering.base import Layer, Rescaling, WeightArena
+from vgg16gpu.compiler.lowering.base import OpContext, Rescaling, WeightPacker
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
@@ -22,12 +22,12 @@ _EXPONENT: Final = 15  # weights are brought to below 2^15
 _MOST: Final = 60  # of exponents, so that products of scales are finite
 
 
-def computes(layer: Layer[Conv]) -> bool:
+def computes(layer: OpContext[Conv]) -> bool:
     """Return whether a layer multiplies such pairs."""
     return layer.rescaled and layer.precision == "fp32"
 
 
-def supports(layer: Layer[Conv]) -> bool:
+def supports(layer: OpContext[Conv]) -> bool:
     """3x3 of the same size, whose weights have room in products of scales.
 
     Of few outputs, an image's say, a tile computes more, which are not stored.
@@ -60,7 +60,7 @@ def rescaling(weight: Array, element: DType, bounds: tuple[Pointer, ...]) -> Res
     )
 
 
-def weights(op: Conv, correction: float, block: int, arena: WeightArena) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+def weights(op: Conv, correction: float, block: int, arena: WeightPacker) -> tuple[Pointer, Pointer, Pointer, Pointer]:
     """Packed weights; no bias, what takes the rows' scales out of sums, and what brings results to their range.
 
     correction: what makes up for sums that come out too small. block: channels of a row of shared memory.

@@ -14,14 +14,14 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
-from vgg16gpu.compiler.lowering.base import BLOCK, Held, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, Held, OpContext, OpKernel, OpMemory, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import (
     GROUPS_PER_SM,
     KINDS,
     MAX_SPLITS,
     TILE_OUT,
     TILES_N,
-    FcProblem,
+    GemmDesc,
     GemmTile,
     GemvTile,
     Tile,
@@ -56,7 +56,7 @@ class FcWeights(NamedTuple, Generic[Held]):
     row_scale: Held  # what gemm_wgmma multiplies a row of float32 weights by
 
 
-def candidates(problem: FcProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: GemmDesc, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one without measurements first."""
     known: list[Tile] = [
         GemvTile(rows, unroll, split) for rows in (1, 2, 4, 8) for unroll in (1, 2, 4) for split in (1, 2, 4, 8)
@@ -68,7 +68,7 @@ def candidates(problem: FcProblem, multiprocessors: int) -> tuple[Choice[Tile], 
     return tuple(Choice(tile, programmatic=problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: FcProblem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: GemmDesc, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
@@ -76,19 +76,19 @@ def choose(problem: FcProblem, facts: DeviceFacts) -> Choice[Tile]:
     return choice
 
 
-def problem_of(layer: Layer[Gemm]) -> FcProblem:
+def problem_of(layer: OpContext[Gemm]) -> GemmDesc:
     """The product of a layer."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
-    return FcProblem(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
+    return GemmDesc(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
 
 
-def supports(layer: Layer[Gemm]) -> bool:
+def supports(layer: OpContext[Gemm]) -> bool:
     """Fully connected layers of more than a few features and outputs."""
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
-def takes(layer: Layer[Gemm]) -> tuple[DType, ...]:
+def takes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
     """One image may also come as float32 where the weights are float32."""
     element = x_element(layer)
     channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
@@ -97,12 +97,12 @@ def takes(layer: Layer[Gemm]) -> tuple[DType, ...]:
     return (element, DType.F32) if plain else (element,)
 
 
-def gives(layer: Layer[Gemm], wanted: tuple[DType, ...]) -> DType:
+def gives(layer: OpContext[Gemm], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, as the last layer's does."""
     return DType.F32 if DType.F32 in wanted else y_element(layer)
 
 
-def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
+def weights(layer: OpContext[Gemm], arena: WeightPacker) -> FcWeights[Pointer]:
     """Packed weights and the vectors that go with them."""
     op = layer.op
     element = x_element(layer)
@@ -154,7 +154,7 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
     )
 
 
-def workspace_nbytes(layer: Layer[Gemm]) -> int:
+def workspace_nbytes(layer: OpContext[Gemm]) -> int:
     """Room for the parts of split sums."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
@@ -163,7 +163,7 @@ def workspace_nbytes(layer: Layer[Gemm]) -> int:
     return 4 * math.prod(tile.tiles(problem)) * tile.splits * TILE_OUT * tile.images
 
 
-def counters(layer: Layer[Gemm]) -> int:
+def counters(layer: OpContext[Gemm]) -> int:
     """Two words for each tile of gemm_wgmma, one where groups of gemv walk."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
@@ -173,7 +173,7 @@ def counters(layer: Layer[Gemm]) -> int:
 
 
 def steps(
-    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: FcWeights[Pointer], places: Places
+    layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: FcWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     problem = problem_of(layer)
@@ -186,13 +186,13 @@ def steps(
 
 
 def _gemv(
-    layer: Layer[Gemm],
-    problem: FcProblem,
+    layer: OpContext[Gemm],
+    problem: GemmDesc,
     tile: GemvTile,
     x: TensorDesc,
     y: TensorDesc,
     held: FcWeights[Pointer],
-    places: Places,
+    places: OpMemory,
 ) -> KernelLaunch:
     dequant = held.pairs_dequant if x.element is DType.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
@@ -217,13 +217,13 @@ def _gemv(
 
 
 def _gemm(
-    layer: Layer[Gemm],
-    problem: FcProblem,
+    layer: OpContext[Gemm],
+    problem: GemmDesc,
     tile: GemmTile,
     x: TensorDesc,
     y: TensorDesc,
     held: FcWeights[Pointer],
-    places: Places,
+    places: OpMemory,
 ) -> KernelLaunch:
     batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
     macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
@@ -270,7 +270,7 @@ def _output_map(y: TensorDesc, tile: int) -> TmaDescriptor:
 
 
 def _step(
-    layer: Layer[Gemm],
+    layer: OpContext[Gemm],
     kernel: Kernel,
     grid: Dim3,
     threads: int,
@@ -294,6 +294,6 @@ def _step(
     )
 
 
-LOWERING = Lowering(
+LOWERING = OpKernel(
     Gemm, steps, weights, workspace_nbytes, counters, family="wgmma", supports=supports, takes=takes, gives=gives
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div
@@ -25,7 +25,7 @@ SMALL_OUTPUTS = 2048
 
 
 @dataclass(frozen=True)
-class FcProblem:
+class GemmDesc:
     """A fully connected layer as the kernels see it."""
 
     batch: int
@@ -58,11 +58,13 @@ class FcProblem:
 class GemvTile:
     """Tile macros of gemv."""
 
+    table_name: ClassVar = "GemvTile"  # in tables of tiles
+
     rows: int
     unroll: int
     split: int
 
-    def fits(self, problem: FcProblem) -> bool:
+    def fits(self, problem: GemmDesc) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
         return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
@@ -72,7 +74,7 @@ class GemvTile:
         """Outputs that a group of warps computes at a time."""
         return BLOCK // 32 // self.split * self.rows
 
-    def walks(self, problem: FcProblem, multiprocessors: int) -> bool:
+    def walks(self, problem: GemmDesc, multiprocessors: int) -> bool:
         """Whether groups of warps take one unit of outputs after the other, from an input in shared memory.
 
         Else each has one, and a block to itself: where there are few units, the input does not fit, or has more rounds
@@ -88,33 +90,35 @@ class GemvTile:
 class GemmTile:
     """Tile macros of gemm_wgmma, and the blocks that share a sum."""
 
+    table_name: ClassVar = "GemmTile"  # in tables of tiles
+
     images: int
     depth: int  # products of a stage
     splits: int
 
-    def stage_nbytes(self, problem: FcProblem) -> int:
+    def stage_nbytes(self, problem: GemmDesc) -> int:
         """Bytes of a stage."""
         x = problem.element
         return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
 
-    def stages(self, problem: FcProblem) -> int:
+    def stages(self, problem: GemmDesc) -> int:
         """As many as fit."""
         return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
 
-    def fits(self, problem: FcProblem) -> bool:
+    def fits(self, problem: GemmDesc) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.images in TILES_N and self.depth in depths(problem.element)
         known &= self.images <= tile_n(problem.batch)
         whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))
         return known and whole and problem.batch > 1 and self.stages(problem) >= 2
 
-    def tiles(self, problem: FcProblem) -> tuple[int, int]:
+    def tiles(self, problem: GemmDesc) -> tuple[int, int]:
         """(along the images, along the outputs)."""
         return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
 
 
 Tile: TypeAlias = GemvTile | GemmTile
-KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (GemvTile, GemmTile)}
+KINDS: Final[dict[str, type[Tile]]] = {kind.table_name: kind for kind in (GemvTile, GemmTile)}
 
 
 def depths(element: DType) -> tuple[int, ...]:
@@ -122,7 +126,7 @@ def depths(element: DType) -> tuple[int, ...]:
     return {DType.F16_PAIR: (64,), DType.U8: (128, 256), DType.S8: (128, 256)}.get(element, (64, 128))
 
 
-def usual(problem: FcProblem, multiprocessors: int) -> Tile:
+def usual(problem: GemmDesc, multiprocessors: int) -> Tile:
     """The one without measurements. gemm_wgmma: as many parts as keep each multiprocessor busy, but no longer sums."""
     if problem.batch == 1:
         return gemv_tile(problem, multiprocessors)
@@ -132,7 +136,7 @@ def usual(problem: FcProblem, multiprocessors: int) -> Tile:
     return GemmTile(images, depth, max(1, busy, problem.least_splits))
 
 
-def gemv_tile(problem: FcProblem, multiprocessors: int) -> GemvTile:
+def gemv_tile(problem: GemmDesc, multiprocessors: int) -> GemvTile:
     """The tile with which whole nets are fastest, for weights of that size.
 
     Multiprocessors get shares of the memory's rate that differ by two, so a group takes a row of large weights at a

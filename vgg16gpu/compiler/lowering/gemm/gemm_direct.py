@@ -6,7 +6,7 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import CLIPS
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus
+from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, ceil_div, for_cpus
 from vgg16gpu.compiler.lowering.gemm.gemm_splitk import product, weights
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import TensorDesc
@@ -19,7 +19,7 @@ VARIANTS: Final = (KERNEL.defines, (*KERNEL.defines, CLIPS))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+    layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
@@ -27,4 +27,4 @@ def steps(
     return (product(layer, x, y, held, KERNEL, Dim3(blocks), Dim3(1)),)
 
 
-LOWERING = Lowering(Gemm, steps, weights, priority=1, supports=for_cpus)
+LOWERING = OpKernel(Gemm, steps, weights, priority=1, supports=for_cpus)

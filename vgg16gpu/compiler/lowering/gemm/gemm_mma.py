@@ -6,7 +6,7 @@ import math
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, WeightPacker, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
 from vgg16gpu.compiler.lowering.mma_geometry import (
@@ -26,7 +26,7 @@ from vgg16gpu.program.values import DType, TensorDesc
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 
 
-def weights(layer: Layer[Gemm], arena: WeightArena) -> MmaWeights:
+def weights(layer: OpContext[Gemm], arena: WeightPacker) -> MmaWeights:
     """Weights as (OUT, stored features of x) of the element, and the vectors that go with them."""
     op = layer.op
     element = x_element(layer)
@@ -37,13 +37,13 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> MmaWeights:
     return with_finish(packed, layer, arena)
 
 
-def workspace_nbytes(layer: Layer[Gemm]) -> int:
+def workspace_nbytes(layer: OpContext[Gemm]) -> int:
     """Room for the parts of the sums."""
     return gemm_workspace_nbytes(layer.x_shape[0], layer.op.weight.shape[0], _row_nbytes(layer))
 
 
 def steps(
-    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: Places
+    layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """Two launches: the parts of the sums, and what finishes them."""
     op = layer.op
@@ -81,20 +81,20 @@ def steps(
     )
 
 
-def _tile(layer: Layer[Gemm]) -> MmaTile:
+def _tile(layer: OpContext[Gemm]) -> MmaTile:
     if layer.facts.kind == "cpu":
         return CPU_GEMM_TILE
     return choose_gemm_tile(layer.x_shape[0], layer.facts.shared_nbytes)
 
 
-def _row_nbytes(layer: Layer[Gemm]) -> int:
+def _row_nbytes(layer: OpContext[Gemm]) -> int:
     """Bytes of the stored features of an image."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
     return element.nbytes * pixels * element.padded(channels)
 
 
-LOWERING = Lowering(
+LOWERING = OpKernel(
     Gemm,
     steps,
     weights,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import activated, activation, activation_label
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import (
+    BLOCK,
+    OpContext,
+    OpKernel,
+    OpMemory,
+    PlainWeights,
+    WeightPacker,
+    ceil_div,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import TensorDesc, padded_channels
@@ -29,7 +38,7 @@ def choose_tile(batch: int) -> tuple[int, int, int]:
     return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
 
 
-def weights(layer: Layer[Gemm], arena: WeightArena) -> PlainWeights:
+def weights(layer: OpContext[Gemm], arena: WeightPacker) -> PlainWeights:
     """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
     op = layer.op
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
@@ -38,7 +47,7 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> PlainWeights:
 
 
 def steps(
-    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: Places
+    layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
@@ -50,7 +59,7 @@ def steps(
 
 
 def product(
-    layer: Layer[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
+    layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
 ) -> KernelLaunch:
     """The launch of a kernel that takes what `gemm_splitk_f32` takes."""
     op = layer.op
@@ -72,4 +81,4 @@ def product(
     )
 
 
-LOWERING = Lowering(Gemm, steps, weights)
+LOWERING = OpKernel(Gemm, steps, weights)

@@ -33,12 +33,12 @@ from vgg16gpu.compiler.lowering.activation import (
     is_activated,
 )
 from vgg16gpu.compiler.lowering.base import (
-    Layer,
-    Lowering,
-    MultiLowering,
+    MultiOpKernel,
     NoWeights,
-    Places,
-    WeightArena,
+    OpContext,
+    OpKernel,
+    OpMemory,
+    WeightPacker,
     linear,
     no_weights,
     scalars,
@@ -106,14 +106,14 @@ def relu_step(x: TensorDesc, y: TensorDesc, names: tuple[str, ...]) -> KernelLau
 
 
 def relu_steps(
-    layer: Layer[Relu], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Relu], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     return (relu_step(x, y, layer.op.names),)
 
 
-def batch_norm_weights(layer: Layer[BatchNorm], arena: WeightArena) -> tuple[Pointer, Pointer]:
+def batch_norm_weights(layer: OpContext[BatchNorm], arena: WeightPacker) -> tuple[Pointer, Pointer]:
     """Per channel scale / sqrt(variance + epsilon), and the shift that goes with it."""
     op = layer.op
     scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
@@ -123,7 +123,7 @@ def batch_norm_weights(layer: Layer[BatchNorm], arena: WeightArena) -> tuple[Poi
 
 
 def batch_norm_steps(
-    layer: Layer[BatchNorm], x: TensorDesc, y: TensorDesc, held: tuple[Pointer, Pointer], places: Places
+    layer: OpContext[BatchNorm], x: TensorDesc, y: TensorDesc, held: tuple[Pointer, Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del places
@@ -133,7 +133,7 @@ def batch_norm_steps(
 
 
 def elementwise_steps(
-    layer: Layer[Elementwise], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Elementwise], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -160,7 +160,7 @@ def _function(op: Op, precision: str) -> tuple[str, tuple[float, ...]]:
 
 
 def general_batch_norm_steps(
-    layer: Layer[GeneralBatchNorm], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[GeneralBatchNorm], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -192,11 +192,11 @@ def _lies_in_vectors(strides: Sequence[int]) -> bool:
 
 
 LOWERINGS = (
-    Lowering(Relu, relu_steps, no_weights, any_layout=True),
-    Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
+    OpKernel(Relu, relu_steps, no_weights, any_layout=True),
+    OpKernel(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
     *(
-        MultiLowering(kind, elementwise_steps, no_weights, any_layout=True)
+        MultiOpKernel(kind, elementwise_steps, no_weights, any_layout=True)
         for kind in (Arithmetic, LeakyRelu, Clip, ClipGradient, FakeQuantize, ReluGradient)
     ),
-    MultiLowering(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
+    MultiOpKernel(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
 )

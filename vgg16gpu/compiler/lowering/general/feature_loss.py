@@ -6,7 +6,7 @@ import math
 
 from vgg16gpu.compiler.graph.loss_ops import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
 from vgg16gpu.compiler.lowering import mma, wgmma
-from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import DType, Layout, TensorDesc
 
@@ -38,7 +38,7 @@ VARIANTS = (
 
 
 def steps(
-    layer: Layer[FeatureLoss], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[FeatureLoss], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. x: the feature, its target and, for unit vectors, a weight for each channel."""
     del held
@@ -78,26 +78,26 @@ def _pitch(value: TensorDesc, channels: int | None = None) -> int:
     return value.pitch if value.layout is Layout.NHWC else channels or pixels_and_channels(value.shape)[1]
 
 
-def _supports_stored(layer: Layer[FeatureLoss]) -> bool:
+def _supports_stored(layer: OpContext[FeatureLoss]) -> bool:
     """Maps, as tensor cores store them; a Gram matrix is float32."""
     return len(layer.x_shape) == 4 and mma.supports(layer)
 
 
-def _supports_wgmma(layer: Layer[FeatureLoss]) -> bool:
+def _supports_wgmma(layer: OpContext[FeatureLoss]) -> bool:
     """The same, and pairs."""
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 
-def _takes(layer: Layer[FeatureLoss]) -> tuple[DType, ...]:
+def _takes(layer: OpContext[FeatureLoss]) -> tuple[DType, ...]:
     """What tensor cores store; float16 also with what its rounding has left."""
     rest = (DType.F16_PAIR,) if layer.precision == "fp16" else ()
     return (wgmma.ELEMENTS[layer.precision], *rest, DType.F32)
 
 
 LOWERINGS = (
-    MultiLowering(FeatureLoss, steps, no_weights, finds_bound=True),
+    MultiOpKernel(FeatureLoss, steps, no_weights, finds_bound=True),
     *(
-        MultiLowering(
+        MultiOpKernel(
             FeatureLoss,
             steps,
             no_weights,

@@ -8,11 +8,11 @@ from vgg16gpu.compiler.graph.loss_ops import Gram, GramGradient
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
-    Layer,
-    Lowering,
-    MultiLowering,
+    MultiOpKernel,
     NoWeights,
-    Places,
+    OpContext,
+    OpKernel,
+    OpMemory,
     ceil_div,
     no_weights,
     scalars,
@@ -28,7 +28,7 @@ SLICE = 1024  # pixels of a block
 
 
 def steps(
-    layer: Layer[Gram], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Gram], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """Two launches: sums over slices of the pixels, then those of the slices."""
     del held
@@ -63,14 +63,14 @@ def steps(
     )
 
 
-def workspace_nbytes(layer: Layer[Gram]) -> int:
+def workspace_nbytes(layer: OpContext[Gram]) -> int:
     """A matrix for each slice of the pixels of each image."""
     batch, channels = layer.x_shape[:2]
     return 4 * batch * _slices(layer.x_shape) * channels * channels
 
 
 def gradient_steps(
-    layer: Layer[GramGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[GramGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch: the map times the gradient, which is symmetric, and so counts twice."""
     del held, places
@@ -95,6 +95,6 @@ def _slices(shape: Shape) -> int:
 
 
 LOWERINGS = (
-    Lowering(Gram, steps, no_weights, workspace_nbytes=workspace_nbytes),
-    MultiLowering(GramGradient, gradient_steps, no_weights),
+    OpKernel(Gram, steps, no_weights, workspace_nbytes=workspace_nbytes),
+    MultiOpKernel(GramGradient, gradient_steps, no_weights),
 )

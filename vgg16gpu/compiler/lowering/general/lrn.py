@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import LocalResponseNorm
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import NoWeights, OpContext, OpKernel, OpMemory, linear, no_weights, scalars
 from vgg16gpu.program.launches import Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import TensorDesc
 
 
 def steps(
-    layer: Layer[LocalResponseNorm], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[LocalResponseNorm], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -33,4 +33,4 @@ def steps(
     )
 
 
-LOWERING = Lowering(LocalResponseNorm, steps, no_weights)
+LOWERING = OpKernel(LocalResponseNorm, steps, no_weights)

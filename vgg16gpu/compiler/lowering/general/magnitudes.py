@@ -20,7 +20,7 @@ _BLOCKS_PER_MULTIPROCESSOR = 5  # by shared memory
 
 
 @dataclass(frozen=True)
-class Tally:
+class MagnitudeCounts:
     """Where counts gather: zero at first, see the kernel's header."""
 
     counts: Pointer  # COUNTS_NBYTES
@@ -32,7 +32,7 @@ def can_count(value: TensorDesc) -> bool:
     return value.element is DType.F32 and value.layout is Layout.NHWC
 
 
-def count(value: TensorDesc, rows: int, tally: Tally, facts: DeviceFacts) -> KernelLaunch:
+def count(value: TensorDesc, rows: int, tally: MagnitudeCounts, facts: DeviceFacts) -> KernelLaunch:
     """Count the elements of the first `rows` of a value that `can_count`, beside earlier ones."""
     pixels = rows * math.prod(value.stored_shape[1:-1])
     blocks = min(ceil_div(pixels * value.pitch, _BLOCK_ELEMENTS), _BLOCKS_PER_MULTIPROCESSOR * facts.multiprocessors)

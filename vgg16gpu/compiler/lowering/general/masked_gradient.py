@@ -10,16 +10,16 @@ from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.activation import CLIPS, ends
 from vgg16gpu.compiler.lowering.base import (
-    Layer,
-    MultiLowering,
+    MultiOpKernel,
     NoWeights,
-    Places,
+    OpContext,
+    OpMemory,
     ceil_div,
     no_weights,
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
 from vgg16gpu.program.values import DType, Layout, TensorDesc
 
 SOURCE: Final = "masked_gradient.cu"
@@ -88,7 +88,7 @@ VARIANTS += tuple(
 
 
 def steps(
-    layer: Layer[MaskedGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[MaskedGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. x: what the ReLU or the Clip has given, then gradients."""
     del held
@@ -118,7 +118,7 @@ def steps(
                 *(how.bounds if how else ()),
                 *(MAX_GRADIENTS - len(how.bounds if how else ())) * (y.pointer,),
                 *(y.factor or y.pointer, places.maxima),
-                Walk(((batch, height, width, stored, channels), *rows)),
+                StridedIndexer(((batch, height, width, stored, channels), *rows)),
                 *scalars(how.exponent if how else 0, how.growth if how else 0),
                 *(Scalar(end, "f") for end in (ends(op.range, layer.precision) if op.range else ())),
             ),
@@ -139,11 +139,11 @@ def _launch(op: MaskedGradient, height: int, width: int, vectors: int) -> tuple[
     return Dim3(ceil_div(places_across, block.y), ceil_div(height, side)), block
 
 
-def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
+def _supports_wgmma(layer: OpContext[MaskedGradient]) -> bool:
     return mma.supports(layer) or wgmma.stores_pairs(layer)
 
 
-def _takes(layer: Layer[MaskedGradient]) -> tuple[DType, ...]:
+def _takes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
     element = wgmma.ELEMENTS[layer.precision]
     if element is DType.F16 and layer.op.pools:  # equal maxima differ in what rounding left
         return element, DType.F16_PAIR, DType.F32
@@ -151,7 +151,7 @@ def _takes(layer: Layer[MaskedGradient]) -> tuple[DType, ...]:
     return (DType.F32,) if layer.op.range and element is DType.F16_PAIR else (element, DType.F32)
 
 
-def _gives(layer: Layer[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
+def _gives(layer: OpContext[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
     """bfloat16 where that is multiplied; float16 and pairs need a factor of each image: the planner knows where."""
     return DType.BF16 if layer.precision == "bf16" and DType.BF16 in wanted else DType.F32
 
@@ -171,9 +171,9 @@ def _vector(values: Sequence[TensorDesc]) -> int:
 
 
 LOWERINGS = (
-    MultiLowering(MaskedGradient, steps, no_weights, any_layout=True, reads_factors=True),
+    MultiOpKernel(MaskedGradient, steps, no_weights, any_layout=True, reads_factors=True),
     *(
-        MultiLowering(
+        MultiOpKernel(
             MaskedGradient,
             steps,
             no_weights,

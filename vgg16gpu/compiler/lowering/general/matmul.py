@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from vgg16gpu.compiler.graph.ops import MatMul, Shape
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
-    Layer,
-    MultiLowering,
+    MultiOpKernel,
     NoWeights,
-    Places,
+    OpContext,
+    OpMemory,
     ceil_div,
     no_weights,
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import View, view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
 from vgg16gpu.program.values import Layout, TensorDesc
 
 SOURCE = "matmul.cu"
@@ -36,15 +36,15 @@ class Product:
     extents: Shape  # of what is stored of out
 
     @property
-    def batch(self) -> Walk:
+    def batch(self) -> StridedIndexer:
         """The batch dimensions, in the rows that the kernel's header names."""
         strides = [() if operand is None else operand.strides for operand in (self.out, self.a, self.b, self.c)]
         rows = ((self.extents, 1), (self.out.shape, 1), *((row, 0) for row in strides))
-        return Walk(tuple((fill,) * (Walk.RANK - len(row[:-2])) + row[:-2] for row, fill in rows))
+        return StridedIndexer(tuple((fill,) * (StridedIndexer.RANK - len(row[:-2])) + row[:-2] for row, fill in rows))
 
 
 def steps(
-    layer: Layer[MatMul], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[MatMul], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -116,4 +116,4 @@ def _swapped(matrix: View) -> View:
     return matrix.permuted((*range(rank - 2), rank - 1, rank - 2))
 
 
-LOWERING = MultiLowering(MatMul, steps, no_weights, any_layout=True)
+LOWERING = MultiOpKernel(MatMul, steps, no_weights, any_layout=True)

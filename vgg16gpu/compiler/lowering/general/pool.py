@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, NoWeights, OpContext, OpKernel, OpMemory, linear, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import TensorDesc
 
@@ -14,7 +14,7 @@ VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -42,7 +42,7 @@ def steps(
 
 
 def global_steps(
-    layer: Layer[GlobalPool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[GlobalPool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -66,4 +66,4 @@ def _kernel(name: str, op: Pool | GlobalPool) -> Kernel:
     return Kernel(SOURCE, name, (("AVERAGE", int(op.kind == "average")),))
 
 
-LOWERINGS = (Lowering(Pool, steps, no_weights), Lowering(GlobalPool, global_steps, no_weights))
+LOWERINGS = (OpKernel(Pool, steps, no_weights), OpKernel(GlobalPool, global_steps, no_weights))

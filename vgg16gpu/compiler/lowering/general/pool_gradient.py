@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
-from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, linear, no_weights, scalars
 from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import TensorDesc
 
@@ -14,7 +14,7 @@ VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
 def steps(
-    layer: Layer[PoolGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[PoolGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. x: the gradient of what was pooled, and the map before the pool; y: the gradient of that map."""
     del held, places
@@ -41,4 +41,4 @@ def steps(
     )
 
 
-LOWERING = MultiLowering(PoolGradient, steps, no_weights)
+LOWERING = MultiOpKernel(PoolGradient, steps, no_weights)

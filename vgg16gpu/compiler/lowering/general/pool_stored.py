@@ -8,7 +8,16 @@ from typing import Final
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
 from vgg16gpu.compiler.lowering import mma, wgmma
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, ceil_div, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import (
+    BLOCK,
+    NoWeights,
+    OpContext,
+    OpKernel,
+    OpMemory,
+    ceil_div,
+    no_weights,
+    scalars,
+)
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import DType, TensorDesc
 
@@ -18,7 +27,7 @@ VARIANTS = tuple((("ELEMENT", element.number),) for element in (DType.F16, DType
 
 
 def steps(
-    layer: Layer[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held
@@ -38,12 +47,12 @@ def steps(
     )
 
 
-def supports_wgmma(layer: Layer[Pool]) -> bool:
+def supports_wgmma(layer: OpContext[Pool]) -> bool:
     """The pools of a VGG, of what Hopper's tensor cores store in floating point."""
     return wgmma.has_wgmma(layer.facts) and layer.precision in wgmma.ELEMENTS and _is_plain(layer.op)
 
 
-def supports_mma(layer: Layer[Pool]) -> bool:
+def supports_mma(layer: OpContext[Pool]) -> bool:
     """The same for every card's tensor cores."""
     return layer.precision in mma.ELEMENTS and mma.supports(layer) and _is_plain(layer.op)
 
@@ -53,7 +62,7 @@ def _is_plain(op: Pool) -> bool:
 
 
 LOWERINGS = tuple(
-    Lowering(
+    OpKernel(
         Pool,
         steps,
         no_weights,

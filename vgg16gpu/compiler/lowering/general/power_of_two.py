@@ -7,10 +7,10 @@ from dataclasses import replace
 from vgg16gpu.compiler.graph.gradient_ops import PowerOfTwo
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
-    Layer,
-    Lowering,
     NoWeights,
-    Places,
+    OpContext,
+    OpKernel,
+    OpMemory,
     no_weights,
     scalars,
 )
@@ -22,7 +22,7 @@ SOURCE = "power_of_two.cu"
 
 
 def steps(
-    layer: Layer[PowerOfTwo], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[PowerOfTwo], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """Two launches: the largest magnitude of each image, then its factor."""
     del held
@@ -41,9 +41,9 @@ def steps(
     )
 
 
-def counters(layer: Layer[PowerOfTwo]) -> int:
+def counters(layer: OpContext[PowerOfTwo]) -> int:
     """A word for each image."""
     return layer.x_shape[0]
 
 
-LOWERINGS = (Lowering(PowerOfTwo, steps, no_weights, counters=counters),)
+LOWERINGS = (OpKernel(PowerOfTwo, steps, no_weights, counters=counters),)

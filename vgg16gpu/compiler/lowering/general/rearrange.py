@@ -9,35 +9,35 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Concat, Gather, Pad, Reshape, Slice, Transpose
 from vgg16gpu.compiler.lowering.base import (
-    Layer,
-    Lowering,
-    MultiLowering,
+    MultiOpKernel,
     NoWeights,
-    Places,
-    WeightArena,
+    OpContext,
+    OpKernel,
+    OpMemory,
+    WeightPacker,
     linear,
     no_weights,
     scalars,
 )
-from vgg16gpu.compiler.lowering.strided import Room, View, plain_strides, room, view
+from vgg16gpu.compiler.lowering.strided import IterationSpace, View, plain_strides, room, view
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Argument, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.launches import Argument, Kernel, KernelLaunch, Scalar, StridedIndexer
 from vgg16gpu.program.values import Pointer, TensorDesc
 
 SOURCE = "rearrange.cu"
 
 
 @dataclass(frozen=True)
-class Part:
+class CopyTarget:
     """Where a launch writes: a room from this place on."""
 
     pointer: Pointer
-    room: Room
+    room: IterationSpace
 
 
 def copy_step(
     source: View,
-    target: Part,
+    target: CopyTarget,
     *,
     names: tuple[str, ...],
     label: str,
@@ -55,13 +55,13 @@ def copy_step(
     return _step("rearrange_f32", target, (source.pointer, walk, Scalar(fill, "f")), names, label)
 
 
-def whole(y: TensorDesc) -> Part:
+def whole(y: TensorDesc) -> CopyTarget:
     """All of a value."""
-    return Part(y.pointer, room(y))
+    return CopyTarget(y.pointer, room(y))
 
 
 def transpose_steps(
-    layer: Layer[Transpose], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Transpose], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -70,7 +70,7 @@ def transpose_steps(
 
 
 def slice_steps(
-    layer: Layer[Slice], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Slice], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -80,7 +80,7 @@ def slice_steps(
 
 
 def pad_steps(
-    layer: Layer[Pad], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Pad], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -90,7 +90,7 @@ def pad_steps(
 
 
 def concat_steps(
-    layer: Layer[Concat], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Concat], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch for each operand; the last one also writes y's padding where that lies behind it."""
     del held, places
@@ -105,25 +105,25 @@ def concat_steps(
 
 
 def reshape_steps(
-    layer: Layer[Reshape], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Reshape], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
     source, target = view(x), whole(y)
-    missing = Walk.RANK - len(source.shape)
+    missing = StridedIndexer.RANK - len(source.shape)
     rows = target.room.walk(plain_strides(y.shape)).rows
-    walk = Walk((*rows, (1,) * missing + source.shape, (0,) * missing + source.strides))
+    walk = StridedIndexer((*rows, (1,) * missing + source.shape, (0,) * missing + source.strides))
     return (_step("reshape_f32", target, (source.pointer, walk), layer.op.names, "reshape"),)
 
 
-def gather_weights(layer: Layer[Gather], arena: WeightArena) -> tuple[Pointer]:
+def gather_weights(layer: OpContext[Gather], arena: WeightPacker) -> tuple[Pointer]:
     """The indices."""
     op = layer.op
     return (arena.add(np.ascontiguousarray(op.indices, np.int32)),)
 
 
 def gather_steps(
-    layer: Layer[Gather], x: TensorDesc, y: TensorDesc, held: tuple[Pointer], places: Places
+    layer: OpContext[Gather], x: TensorDesc, y: TensorDesc, held: tuple[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch. Raises ModelError for an index that x does not have."""
     del places
@@ -142,7 +142,7 @@ def gather_steps(
     return (_step("gather_f32", target, arguments, op.names, "gather"),)
 
 
-def _part(y: TensorDesc, axis: int, begin: int, size: int, *, is_last: bool) -> Part:
+def _part(y: TensorDesc, axis: int, begin: int, size: int, *, is_last: bool) -> CopyTarget:
     """Where an operand of a concatenation goes that has `size` of y's elements along `axis`, from `begin` on."""
     all_of_it = room(y)
     dim = all_of_it.order.index(axis)
@@ -150,11 +150,11 @@ def _part(y: TensorDesc, axis: int, begin: int, size: int, *, is_last: bool) -> 
     pointer = Pointer(y.pointer.arena, y.pointer.offset + 4 * begin * all_of_it.strides[dim])
     extents = (*all_of_it.extents[:dim], stored, *all_of_it.extents[dim + 1 :])
     limits = (*all_of_it.limits[:dim], size, *all_of_it.limits[dim + 1 :])
-    return Part(pointer, replace(all_of_it, extents=extents, limits=limits))
+    return CopyTarget(pointer, replace(all_of_it, extents=extents, limits=limits))
 
 
 def _step(
-    kernel: str, target: Part, arguments: tuple[Argument, ...], names: tuple[str, ...], label: str
+    kernel: str, target: CopyTarget, arguments: tuple[Argument, ...], names: tuple[str, ...], label: str
 ) -> KernelLaunch:
     count = target.room.count
     grid, block = linear(max(count, 1))  # an empty value needs a launch no less than a full one
@@ -170,10 +170,10 @@ def _step(
 
 
 LOWERINGS = (
-    Lowering(Transpose, transpose_steps, no_weights, any_layout=True),
-    Lowering(Slice, slice_steps, no_weights, any_layout=True),
-    Lowering(Pad, pad_steps, no_weights, any_layout=True),
-    MultiLowering(Concat, concat_steps, no_weights, any_layout=True),
-    Lowering(Reshape, reshape_steps, no_weights, any_layout=True),
-    Lowering(Gather, gather_steps, gather_weights, any_layout=True),
+    OpKernel(Transpose, transpose_steps, no_weights, any_layout=True),
+    OpKernel(Slice, slice_steps, no_weights, any_layout=True),
+    OpKernel(Pad, pad_steps, no_weights, any_layout=True),
+    MultiOpKernel(Concat, concat_steps, no_weights, any_layout=True),
+    OpKernel(Reshape, reshape_steps, no_weights, any_layout=True),
+    OpKernel(Gather, gather_steps, gather_weights, any_layout=True),
 )

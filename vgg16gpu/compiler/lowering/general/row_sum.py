@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, RowSum
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import TensorDesc
 
@@ -13,7 +13,7 @@ SOURCE = "row_sum.cu"
 
 
 def steps(
-    layer: Layer[RowSum], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[RowSum], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -35,4 +35,4 @@ def steps(
     )
 
 
-LOWERING = MultiLowering(RowSum, steps, no_weights)
+LOWERING = MultiOpKernel(RowSum, steps, no_weights)

@@ -6,16 +6,16 @@ import math
 from collections.abc import Container
 
 from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
-from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, no_weights, scalars
-from vgg16gpu.compiler.lowering.strided import Room, room, view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Walk
+from vgg16gpu.compiler.lowering.base import BLOCK, NoWeights, OpContext, OpKernel, OpMemory, no_weights, scalars
+from vgg16gpu.compiler.lowering.strided import IterationSpace, room, view
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, StridedIndexer
 from vgg16gpu.program.values import TensorDesc
 
 SOURCE = "softmax.cu"
 
 
 def steps(
-    layer: Layer[Softmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Softmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -35,7 +35,7 @@ def steps(
 
 
 def axis_steps(
-    layer: Layer[AxisSoftmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[AxisSoftmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch, for values of any rank and layout."""
     del held, places
@@ -50,7 +50,7 @@ def axis_steps(
             grid=Dim3(rows.count),
             block=Dim3(BLOCK),
             arguments=(
-                *(y.pointer, x.pointer, Walk(rows.walk(strides).rows + row.walk(strides).rows)),
+                *(y.pointer, x.pointer, StridedIndexer(rows.walk(strides).rows + row.walk(strides).rows)),
                 *scalars(row.count, int(op.log)),
             ),
             flop=50 * math.prod(x.shape),
@@ -61,11 +61,11 @@ def axis_steps(
     )
 
 
-def _part(whole: Room, dims: Container[int]) -> Room:
+def _part(whole: IterationSpace, dims: Container[int]) -> IterationSpace:
     """Those dimensions alone."""
     kept = [place for place, dim in enumerate(whole.order) if dim in dims]
     fields = (whole.order, whole.extents, whole.limits, whole.strides)
-    return Room(*(tuple(field[place] for place in kept) for field in fields))
+    return IterationSpace(*(tuple(field[place] for place in kept) for field in fields))
 
 
-LOWERINGS = (Lowering(Softmax, steps, no_weights), Lowering(AxisSoftmax, axis_steps, no_weights, any_layout=True))
+LOWERINGS = (OpKernel(Softmax, steps, no_weights), OpKernel(AxisSoftmax, axis_steps, no_weights, any_layout=True))

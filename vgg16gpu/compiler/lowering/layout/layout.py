@@ -8,11 +8,11 @@ from vgg16gpu.compiler.graph.ops import Flatten, Identity, Shape
 from vgg16gpu.compiler.lowering.activation import input_limits, taking
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
-    Layer,
-    Lowering,
+    HostInput,
     NoWeights,
-    Places,
-    Source,
+    OpContext,
+    OpKernel,
+    OpMemory,
     ceil_div,
     no_weights,
     scalars,
@@ -31,7 +31,7 @@ def input_blocks(shape: Shape, kind: str) -> int:
     return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), block_pixels))
 
 
-def take_in(source: Source, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
+def take_in(source: HostInput, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
     """The input as the host left it into float32 NHWC; NaN and Inf are told in the status words. kind: of device."""
     blocks = input_blocks(y.shape, kind)
     if source.normalisation:
@@ -68,7 +68,7 @@ def from_nhwc(x: TensorDesc, y: TensorDesc, names: tuple[str, ...], label: str) 
 
 
 def flatten_steps(
-    layer: Layer[Flatten], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Flatten], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch."""
     del held, places
@@ -76,7 +76,7 @@ def flatten_steps(
 
 
 def identity_steps(
-    layer: Layer[Identity], x: TensorDesc, y: TensorDesc, held: NoWeights, places: Places
+    layer: OpContext[Identity], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
     """One launch: a copy, left only where somebody asks for both names of a value."""
     del held, places
@@ -84,4 +84,4 @@ def identity_steps(
     return (from_nhwc(flat, TensorDesc(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
 
 
-LOWERINGS = (Lowering(Flatten, flatten_steps, no_weights), Lowering(Identity, identity_steps, no_weights))
+LOWERINGS = (OpKernel(Flatten, flatten_steps, no_weights), OpKernel(Identity, identity_steps, no_weights))

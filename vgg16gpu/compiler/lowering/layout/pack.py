@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.base import WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.base import WeightPacker, ceil_div, linear, scalars
 from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena, DType, Pointer, padded_channels
 
@@ -21,13 +21,13 @@ STAGING = Pointer(Arena.STAGING, 0)
 SLAB_NBYTES = 32 << 20  # of raw weights in the staging buffer at a time
 
 
-def pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer:
+def pack_conv(weight: Array, row_alignment: int, arena: WeightPacker) -> Pointer:
     """(OC, C, KH, KW) -> (KH * KW * padded C, rounded up to `row_alignment`, padded OC)."""
     key = "conv", id(weight)
     return arena.once(key, lambda: _pack_conv(weight, row_alignment, arena))
 
 
-def _pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer:
+def _pack_conv(weight: Array, row_alignment: int, arena: WeightPacker) -> Pointer:
     out_channels, channels, kernel_h, kernel_w = weight.shape
     rows = ceil_div(kernel_h * kernel_w * padded_channels(channels), row_alignment) * row_alignment
     columns = padded_channels(out_channels)
@@ -39,7 +39,7 @@ def _pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer
 
 
 def pack_gemm(
-    weight: Weights, channels: int, pixels: int, arena: WeightArena, element: DType = DType.F32, alignment: int = 4
+    weight: Weights, channels: int, pixels: int, arena: WeightPacker, element: DType = DType.F32, alignment: int = 4
 ) -> Pointer:
     """(OUT, C * pixels) -> (OUT, pixels, C padded to `alignment`) of `element`, or as it is where that is the same.
 
@@ -50,7 +50,9 @@ def pack_gemm(
     return arena.once(key, lambda: _pack_gemm(weight, channels, padded, pixels, element, arena))
 
 
-def _pack_gemm(weight: Weights, channels: int, padded: int, pixels: int, element: DType, arena: WeightArena) -> Pointer:
+def _pack_gemm(
+    weight: Weights, channels: int, padded: int, pixels: int, element: DType, arena: WeightPacker
+) -> Pointer:
     rows = weight.shape[0]
     if element is DType.F32 and pixels == 1 and padded == channels:
         return arena.add(weight)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Limits
 from vgg16gpu.compiler.lowering.activation import input_limits, taking
-from vgg16gpu.compiler.lowering.base import BLOCK, WeightArena, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, WeightPacker, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.values import Pointer, TensorDesc
 
@@ -34,7 +34,7 @@ class Normalisation:
         return min(self.std) > 0 and all(bool(np.isfinite(values).all()) for values in self.scale_and_shift)
 
 
-def weights(normalisation: Normalisation, arena: WeightArena) -> tuple[Pointer, Pointer]:
+def weights(normalisation: Normalisation, arena: WeightPacker) -> tuple[Pointer, Pointer]:
     """Scale and shift of each channel."""
     scale, shift = normalisation.scale_and_shift
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, ActivationScale, WeightPacker, ceil_div, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.values import Pointer, TensorDesc
 
@@ -29,20 +29,20 @@ class WeightRows(NamedTuple):
     tap_stride: int
 
 
-def reserve(channels: int, uniform: bool, arena: WeightArena) -> Scaling:
+def reserve(channels: int, uniform: bool, arena: WeightPacker) -> ActivationScale:
     """Room for the scales of a value, in whole tiles of channels, and for what they are chosen from."""
     stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
-    return Scaling(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
+    return ActivationScale(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
 
 
-def unit(channels: int, arena: WeightArena) -> Scaling:
+def unit(channels: int, arena: WeightPacker) -> ActivationScale:
     """Scales of 1, which nothing chooses, in whole tiles of channels."""
     stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
     ones = arena.add(np.ones(stored, np.float32))
-    return Scaling(ones, ones, ones, stored, uniform=True)
+    return ActivationScale(ones, ones, ones, stored, uniform=True)
 
 
-def observe(value: TensorDesc, scaling: Scaling) -> KernelLaunch:
+def observe(value: TensorDesc, scaling: ActivationScale) -> KernelLaunch:
     """Note the largest magnitude of each channel of a float32 NHWC value, or matrix, beside earlier ones."""
     pixels = math.prod(value.stored_shape[:-1])
     return KernelLaunch(
@@ -65,9 +65,9 @@ class RowScales(NamedTuple):
 def scale_rows(
     rows: WeightRows,
     stored: int,
-    x: Scaling,
+    x: ActivationScale,
     level: Pointer,
-    arena: WeightArena,
+    arena: WeightPacker,
     *,
     folds: bool,
     correction: float = 1.0,
@@ -94,7 +94,7 @@ def scale_rows(
     return made
 
 
-def choose(scaling: Scaling) -> KernelLaunch:
+def choose(scaling: ActivationScale) -> KernelLaunch:
     """Fix the scales of a value."""
     return KernelLaunch(
         kernel=Kernel(SOURCE, "choose_scale_f32"),

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, Walk
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
 from vgg16gpu.program.plans import StatusBlock
 from vgg16gpu.program.values import OutputForm, Pointer
 
@@ -18,7 +18,7 @@ _OUTPUTS: Final = 4  # of one launch
 _BLOCKS: Final = 32  # per image
 
 
-class Written(NamedTuple):
+class RunOutput(NamedTuple):
     """An output where a run left it. is_whole: it has no row for each image."""
 
     pointer: Pointer
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 def settle(
     control: StatusBlock,
     found: Pointer,
-    outputs: Sequence[Written],
+    outputs: Sequence[RunOutput],
     images: int,
     first: int,
     *,
@@ -65,7 +65,7 @@ def _follows(guard: Pointer | None, start: int) -> int:
 def _step(
     control: StatusBlock,
     found: Pointer,
-    outputs: Sequence[Written],
+    outputs: Sequence[RunOutput],
     images: int,
     first: int,
     guard: Pointer,
@@ -80,7 +80,7 @@ def _step(
         block=Dim3(BLOCK),
         arguments=(
             *(found, guard, control.error, control.status, control.maxima(0), *places),
-            Walk(tuple(map(_rows, outputs))),
+            StridedIndexer(tuple(map(_rows, outputs))),
             *scalars(control.batch, len(control.watched), first, allows_nonfinite, follows),
             Scalar(control.lowest, "f"),
         ),
@@ -88,7 +88,7 @@ def _step(
     )
 
 
-def _rows(output: Written) -> tuple[int, int, int, int]:
+def _rows(output: RunOutput) -> tuple[int, int, int, int]:
     """Rows, columns, pitch and bytes of an element."""
     (images, *inner), form = output.shape or (1,), output.form
     images = images if output.is_whole else 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Walk
+from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, StridedIndexer
 from vgg16gpu.program.values import DType, Pointer
 
 SOURCE = "take.cu"
@@ -25,8 +25,8 @@ def take(
     extents, steps = _joined(shape[1:], strides[1:])
     in_order = steps in ((), (1,)) and element is not DType.U8
     is_dense = in_order and values % 4 == 0 and strides[0] % 4 == 0 and x.offset % 16 == 0
-    missing = Walk.RANK - len(extents)
-    walk = () if is_dense else (Walk(((1,) * missing + extents, (0,) * missing + steps)),)
+    missing = StridedIndexer.RANK - len(extents)
+    walk = () if is_dense else (StridedIndexer(((1,) * missing + extents, (0,) * missing + steps)),)
     return KernelLaunch(
         kernel=Kernel(SOURCE, "take_dense" if is_dense else "take", (("ELEMENT", element.number),)),
         grid=Dim3(max(1, min(MAX_BLOCKS, ceil_div(values, BLOCK * (4 if is_dense else 1)))), images),

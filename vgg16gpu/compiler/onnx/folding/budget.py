@@ -24,7 +24,7 @@ class FoldError(ValueError):
 
 
 @dataclass
-class Memory:
+class FoldingBudget:
     """Bytes that folding may still allocate, and still spread."""
 
     left: int = BASE_MEMORY

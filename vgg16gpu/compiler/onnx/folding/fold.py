@@ -18,7 +18,7 @@ from onnx import TensorProto
 from vgg16gpu.compiler.onnx.file import Constant, element_type
 from vgg16gpu.compiler.onnx.folding import numeric
 from vgg16gpu.compiler.onnx.folding import qdq as onnx_integers
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.qdq import Attributes
 
 OpenShape: TypeAlias = tuple[int | None, ...]  # None: known only when a run size is chosen
@@ -31,7 +31,7 @@ _CASTS: Final = frozenset(
     for name in ("FLOAT", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 )
 
-Fold: TypeAlias = Callable[[Attributes, Sequence[Constant | None], Memory], Constant]
+Fold: TypeAlias = Callable[[Attributes, Sequence[Constant | None], FoldingBudget], Constant]
 
 
 def has_marks(array: Constant) -> bool:
@@ -49,7 +49,7 @@ def shape_of(attributes: Attributes, shape: OpenShape) -> Constant:
     return np.array(marked[attributes.get("start", 0) : attributes.get("end", len(shape))], np.int64)
 
 
-def fold(op_type: str, attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def fold(op_type: str, attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     """What an operator of `FOLDS` makes of constants. Raises FoldError."""
     try:
         with np.errstate(all="ignore"):  # numbers that are not finite show in the scores, as in any other engine
@@ -64,38 +64,38 @@ def _present(operands: Sequence[Constant | None]) -> list[Constant]:
     return [operand for operand in operands if operand is not None]
 
 
-def _concat(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _concat(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     arrays = _present(operands)
     memory.take((sum(array.size for array in arrays),), arrays[0].dtype)
     return np.concatenate(arrays, axis=attributes["axis"])
 
 
-def _gather(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _gather(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     data, indices = _present(operands)
     axis = attributes.get("axis", 0)
     memory.take((data.size // max(data.shape[axis], 1), indices.size), data.dtype)
     return np.asarray(np.take(data, indices, axis=axis))
 
 
-def _identity(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _identity(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     del attributes, memory
     return _present(operands)[0]
 
 
-def _reshape(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _reshape(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     data, target = _present(operands)
     copied = [] if attributes.get("allowzero", 0) else [index for index, dim in enumerate(target) if dim == 0]
     shape = [data.shape[index] if index in copied else int(dim) for index, dim in enumerate(target)]
     return _reshaped(data, shape, memory)
 
 
-def _reshaped(data: Constant, shape: Sequence[int], memory: Memory) -> Constant:
+def _reshaped(data: Constant, shape: Sequence[int], memory: FoldingBudget) -> Constant:
     if not data.flags.c_contiguous:
         memory.take(data.shape, data.dtype)
     return np.reshape(data, shape)
 
 
-def _flatten(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _flatten(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     (data,) = _present(operands)
     axis = attributes.get("axis", 1)
     if not -data.ndim <= axis <= data.ndim:
@@ -104,17 +104,17 @@ def _flatten(attributes: Attributes, operands: Sequence[Constant | None], memory
     return _reshaped(data, [math.prod(data.shape[:axis]), math.prod(data.shape[axis:])], memory)
 
 
-def _transpose(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _transpose(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     del memory
     return np.transpose(_present(operands)[0], attributes.get("perm"))
 
 
-def _squeeze(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _squeeze(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     del memory
     return np.squeeze(_present(operands)[0], _axes(attributes, operands))
 
 
-def _unsqueeze(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _unsqueeze(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     del memory
     return np.expand_dims(_present(operands)[0], _axes(attributes, operands) or ())
 
@@ -125,7 +125,7 @@ def _axes(attributes: Attributes, operands: Sequence[Constant | None]) -> tuple[
     return None if axes is None else tuple(int(axis) for axis in axes)
 
 
-def _slice(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _slice(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     del memory
     data, *lists = operands
     if data is None:
@@ -142,7 +142,7 @@ def _slice(attributes: Attributes, operands: Sequence[Constant | None], memory: 
     return data[tuple(parts)]
 
 
-def _cast(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _cast(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     """Numbers of another type; float16 is float32 that is rounded, and marks stay what they are."""
     (data,) = _present(operands)
     to = attributes["to"]
@@ -160,7 +160,7 @@ def _cast(attributes: Attributes, operands: Sequence[Constant | None], memory: M
     return data.astype(dtype)
 
 
-def _constant_of_shape(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def _constant_of_shape(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     (target,) = _present(operands)
     if has_marks(target):
         raise FoldError("its shape depends on a dimension that is open")
@@ -175,7 +175,7 @@ def _constant_of_shape(attributes: Attributes, operands: Sequence[Constant | Non
 def _arithmetic(function: Callable[[Constant, Constant], Constant], neutral: int, *, commutes: bool) -> Fold:
     """An operator of two operands; a mark comes through it beside the neutral number alone."""
 
-    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
         first, second = _present(operands)
         if first.dtype != second.dtype:

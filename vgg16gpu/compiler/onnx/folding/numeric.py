@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from vgg16gpu.compiler.onnx.file import Constant
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.qdq import Attributes
 
-Folding = Callable[[Attributes, Sequence[Constant | None], Memory], Constant]
+Folding = Callable[[Attributes, Sequence[Constant | None], FoldingBudget], Constant]
 
 
-def clip(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def clip(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     """Clip, of whole numbers too: attributes before opset 11, operands since; what is left out bounds nothing."""
     data, low, high = (*operands, None, None)[:3]
     if data is None:
@@ -34,7 +34,7 @@ def clip(attributes: Attributes, operands: Sequence[Constant | None], memory: Me
 def of_one(function: Callable[[Constant], Any]) -> Folding:
     """A function of each number."""
 
-    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
         (data,) = _floats(operands)
         memory.take(data.shape, data.dtype)
@@ -46,7 +46,7 @@ def of_one(function: Callable[[Constant], Any]) -> Folding:
 def of_several(function: Callable[[Constant, Constant], Any]) -> Folding:
     """A function of two numbers, of any number of operands in turn, broadcast to each other."""
 
-    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
         result, *others = _floats(operands)
         for other in others:
@@ -60,7 +60,7 @@ def of_several(function: Callable[[Constant, Constant], Any]) -> Folding:
 def reduction(function: Callable[..., Any]) -> Folding:
     """A sum, mean, norm or extreme along axes: an attribute, or the second operand; all of them without."""
 
-    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+    def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         data, axes = (*operands, None)[:2]
         (data,) = _floats([data])
         found = attributes.get("axes") if axes is None else axes.tolist()

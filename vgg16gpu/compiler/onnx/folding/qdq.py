@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from vgg16gpu.compiler.onnx.file import Constant, element_type
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 
 Attributes: TypeAlias = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ _FLOATS: Final = (TensorProto.UNDEFINED, TensorProto.FLOAT, TensorProto.FLOAT16)
 _SMALLEST: Final = np.finfo(np.float32).tiny
 
 
-def quantise(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def quantise(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     """QuantizeLinear of a float constant."""
     data, scale, zero = _three(operands)
     if data is None or scale is None or data.dtype != np.float32 or scale.dtype != np.float32:
@@ -39,7 +39,7 @@ def quantise(attributes: Attributes, operands: Sequence[Constant | None], memory
     return np.clip(q, limits.min, limits.max, out=q).astype(zero.dtype)
 
 
-def dequantise(attributes: Attributes, operands: Sequence[Constant | None], memory: Memory) -> Constant:
+def dequantise(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
     """DequantizeLinear of integers, to float32."""
     check_attributes(attributes)
     data, scale, zero = _integers(attributes, operands)

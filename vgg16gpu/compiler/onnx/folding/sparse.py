@@ -11,16 +11,16 @@ import numpy as np
 from onnx import SparseTensorProto
 
 from vgg16gpu.compiler.onnx.file import MAX_RANK, Constant, OnnxFile
-from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.initializers import Stored
 
 
-def array_of(file: OnnxFile, stored: Stored, memory: Memory) -> Constant:
+def array_of(file: OnnxFile, stored: Stored, memory: FoldingBudget) -> Constant:
     """Return the array of a dense tensor, or what a sparse one means. Raises as `OnnxFile.array` and `dense` do."""
     return dense(file, stored, memory) if isinstance(stored, SparseTensorProto) else file.array(stored)
 
 
-def dense(file: OnnxFile, tensor: SparseTensorProto, memory: Memory) -> Constant:
+def dense(file: OnnxFile, tensor: SparseTensorProto, memory: FoldingBudget) -> Constant:
     """Return the array that a sparse tensor means, of the element type of its values.
 
     Raises FoldError for places outside of it or given twice, and where it takes too much memory; ModelError as

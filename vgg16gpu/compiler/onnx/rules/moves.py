@@ -10,26 +10,26 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
 from vgg16gpu.compiler.onnx.folding.fold import OPEN_BATCH, OPEN_SIZE, OpenShape
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, Node, RefusalError, positive_axis
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, NodeView, UnsupportedNodeError, positive_axis
 
 _FIXED_SIZES: Final = "export with the batch and the image size fixed"
 _FLAT_RANKS: Final = (2, 4)  # of what Flatten takes: matrices and feature maps
 
 
-def flatten(node: Node) -> Op:
+def flatten(node: NodeView) -> Op:
     """Flatten at any axis."""
     axis = node.attributes.get("axis", 1)
     if node.is_unknown(0) and axis == 1:
         return Flatten(node.x, node.y, (node.y,))
     rank = len(node.shape)
     if not -rank <= axis <= rank:
-        raise RefusalError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
     from_front = axis + rank if axis < 0 else axis
     if from_front == 1:
         return _rows(node)
     if node.fixed is None:
         if from_front == 0:
-            raise RefusalError(
+            raise UnsupportedNodeError(
                 f"axis is {axis}", "only axis 1, which keeps the batch, is supported while sizes are open"
             )
         return _rows_of_images(node, from_front)
@@ -37,39 +37,39 @@ def flatten(node: Node) -> Op:
     return Reshape(node.x, node.y, (node.y,), (rows, math.prod(node.fixed[from_front:])))
 
 
-def _rows_of_images(node: Node, axis: int) -> Op:
+def _rows_of_images(node: NodeView, axis: int) -> Op:
     """(N, ...) -> (N * rows, F), N open: in the graph (N, rows, F) until a Reshape joins the rows of an image again."""
     rows, features = _product(node.shape[1:axis]), _product(node.shape[axis:])
     if rows is None or node.shape[0] is not None:
-        raise RefusalError(f"axis is {axis} of {_readable(node.shape)}", f"use axis 1, or {_FIXED_SIZES}")
+        raise UnsupportedNodeError(f"axis is {axis} of {_readable(node.shape)}", f"use axis 1, or {_FIXED_SIZES}")
     node.result.rows = rows
     return Reshape(node.x, node.y, (node.y,), (0, rows, -1 if features is None else features))
 
 
-def _joined(node: Node, target: list[int]) -> Op:
+def _joined(node: NodeView, target: list[int]) -> Op:
     """(N * rows, F) -> (N, ...), all that belongs to an image in its place."""
     features = _product(node.shape[1:])
     kept, rest = target[:1] in ([-1], [OPEN_BATCH]), target[1:]
     if not kept or not rest or min(rest) < 1 or math.prod(rest) != features:
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"it turns {node.first.rows} rows for each image into {_readable(target)}, which is not one row",
             _FIXED_SIZES,
         )
     return Reshape(node.x, node.y, (node.y,), (0, *rest))
 
 
-def _rows(node: Node) -> Op:
+def _rows(node: NodeView) -> Op:
     """(N, ...) -> (N, F)."""
     if len(node.shape) in _FLAT_RANKS:
         return Flatten(node.x, node.y, (node.y,))
     return Reshape(node.x, node.y, (node.y,), (0, -1))
 
 
-def reshape(node: Node) -> Op:
+def reshape(node: NodeView) -> Op:
     """Reshape; (N, ...) -> (N, F) is Flatten. What the model leaves open must fit at every size."""
     target = node.constant(1)
     if target is None or target.ndim != 1 or target.dtype != np.int64:
-        raise RefusalError("its shape operand is not a list of int64", EXPORT_AGAIN)
+        raise UnsupportedNodeError("its shape operand is not a list of int64", EXPORT_AGAIN)
     shape, allowzero = [int(dim) for dim in target], node.flag("allowzero")
     if node.is_unknown(0):
         return Reshape(node.x, node.y, (node.y,), tuple(shape))
@@ -81,7 +81,7 @@ def reshape(node: Node) -> Op:
         return _fixed_reshape(node, shape, node.fixed, allowzero)
     rest = _rest(shape, node.shape, allowzero)
     if rest is None:
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"it turns {_readable(node.shape)} into {_readable(shape)}, which is not one row per image",
             f"use torch.flatten(x, 1), or {_FIXED_SIZES}",
         )
@@ -100,7 +100,7 @@ def _flattens(target: list[int], shape: OpenShape, allowzero: bool) -> bool:
     return (same_rows and (same_columns or columns == -1)) or (rows == -1 and same_columns)
 
 
-def _fixed_reshape(node: Node, target: list[int], shape: tuple[int, ...], allowzero: bool) -> Op:
+def _fixed_reshape(node: NodeView, target: list[int], shape: tuple[int, ...], allowzero: bool) -> Op:
     """A reshape of a fixed shape, to numbers alone."""
     known = [
         shape[index] if dim == 0 and not allowzero and index < len(shape) else dim for index, dim in enumerate(target)
@@ -142,23 +142,23 @@ def _readable(shape: Sequence[int | None]) -> str:
     return f"({', '.join(str(words.get(dim, dim)) for dim in shape)})"
 
 
-def squeeze(node: Node) -> Op:
+def squeeze(node: NodeView) -> Op:
     """Squeeze: dimensions of one element are left out; the axes are an attribute before opset 13, an operand since."""
     axes, rank = node.axes(1, 13), len(node.shape)
     if axes is None and node.fixed is None:
-        raise RefusalError("it names no axes and leaves out what is 1", f"name the axes, or {_FIXED_SIZES}")
+        raise UnsupportedNodeError("it names no axes and leaves out what is 1", f"name the axes, or {_FIXED_SIZES}")
     gone = [dim for dim in range(rank) if node.shape[dim] == 1] if axes is None else _unique(axes, rank)
     for dim in gone:
         if node.shape[dim] != 1:
-            raise RefusalError(f"it leaves out dimension {dim} of {_readable(node.shape)}", EXPORT_AGAIN)
+            raise UnsupportedNodeError(f"it leaves out dimension {dim} of {_readable(node.shape)}", EXPORT_AGAIN)
     return _reordered(node, [dim for dim in range(rank) if dim not in gone])
 
 
-def unsqueeze(node: Node) -> Op:
+def unsqueeze(node: NodeView) -> Op:
     """Unsqueeze: dimensions of one element are put in."""
     axes = node.axes(1, 13)
     if axes is None:
-        raise RefusalError("it has no axes", EXPORT_AGAIN)
+        raise UnsupportedNodeError("it has no axes", EXPORT_AGAIN)
     rank = len(node.shape) + len(axes)
     added, left = _unique(axes, rank), iter(range(len(node.shape)))
     return _reordered(node, [None if dim in added else next(left) for dim in range(rank)])
@@ -167,11 +167,11 @@ def unsqueeze(node: Node) -> Op:
 def _unique(axes: Sequence[int], rank: int) -> list[int]:
     found = [positive_axis(axis, rank) for axis in axes]
     if len(set(found)) < len(found):
-        raise RefusalError(f"axes {list(axes)} name one dimension twice", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"axes {list(axes)} name one dimension twice", EXPORT_AGAIN)
     return found
 
 
-def _reordered(node: Node, places: list[int | None]) -> Op:
+def _reordered(node: NodeView, places: list[int | None]) -> Op:
     """A reshape to the dimensions of x at `places`, None for one element."""
     if len(places) == 2 and places[0] == 0 and len(node.shape) in _FLAT_RANKS:
         return Flatten(node.x, node.y, (node.y,))
@@ -181,20 +181,20 @@ def _reordered(node: Node, places: list[int | None]) -> Op:
         for index, (place, dim) in enumerate(zip(places, dims, strict=True))
     ]
     if target.count(None) > 1:
-        raise RefusalError(f"it moves several open dimensions of {_readable(node.shape)}", _FIXED_SIZES)
+        raise UnsupportedNodeError(f"it moves several open dimensions of {_readable(node.shape)}", _FIXED_SIZES)
     return Reshape(node.x, node.y, (node.y,), tuple(-1 if dim is None else dim for dim in target))
 
 
-def transpose(node: Node) -> Op:
+def transpose(node: NodeView) -> Op:
     """Transpose; without perm the dimensions are reversed."""
     rank = len(node.shape)
     permutation = tuple(node.attributes.get("perm", range(rank)[::-1]))
     if sorted(permutation) != list(range(rank)):
-        raise RefusalError(f"perm is {list(permutation)} for {rank} dimensions", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"perm is {list(permutation)} for {rank} dimensions", EXPORT_AGAIN)
     return Transpose(node.x, node.y, (node.y,), permutation)
 
 
-def concat(node: Node) -> Op:
+def concat(node: NodeView) -> Op:
     """Concat of run-time values and constants."""
     axis = node.axis(1, len(node.shape))
     names = tuple(node.value(index) for index in range(len(node.operands)))
@@ -203,7 +203,7 @@ def concat(node: Node) -> Op:
     return Concat(names[0], node.y, (node.y,), names[1:], axis)
 
 
-def slice_(node: Node) -> Op:
+def slice_(node: NodeView) -> Op:
     """Slice: attributes before opset 10, operands since."""
     shape, rank = node.shape, len(node.shape)
     if node.opset < 10:
@@ -215,7 +215,7 @@ def slice_(node: Node) -> Op:
     axes = tuple(range(len(starts))) if axes is None else tuple(_unique(axes, rank))
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or max(axes, default=0) >= rank or 0 in steps:
-        raise RefusalError(f"its lists {starts}, {ends}, {axes}, {steps} do not fit each other", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"its lists {starts}, {ends}, {axes}, {steps} do not fit each other", EXPORT_AGAIN)
     firsts, strides, sizes = [0] * rank, [1] * rank, list[int | None]([None] * rank)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         dim = shape[axis]
@@ -224,34 +224,36 @@ def slice_(node: Node) -> Op:
             if picked != range(dim):
                 firsts[axis], strides[axis], sizes[axis] = picked.start if picked else 0, step, len(picked)
         elif (start, step) != (0, 1) or end < 2**31 - 1:
-            raise RefusalError(f"it takes {start}:{end}:{step} of dimension {axis}, which is open", _FIXED_SIZES)
+            raise UnsupportedNodeError(
+                f"it takes {start}:{end}:{step} of dimension {axis}, which is open", _FIXED_SIZES
+            )
     return Slice(node.x, node.y, (node.y,), tuple(firsts), tuple(strides), tuple(sizes))
 
 
-def gather(node: Node) -> Op:
+def gather(node: NodeView) -> Op:
     """Gather with constant indices."""
     indices, axis = node.constant(1), node.axis(0, len(node.shape))
     if indices is None or indices.dtype not in (np.int32, np.int64):
-        raise RefusalError("its indices are not whole numbers", EXPORT_AGAIN)
+        raise UnsupportedNodeError("its indices are not whole numbers", EXPORT_AGAIN)
     dim, numbers = node.shape[axis], indices.astype(np.int64)
     if dim is None:
-        raise RefusalError(f"it picks from dimension {axis}, which is open", _FIXED_SIZES)
+        raise UnsupportedNodeError(f"it picks from dimension {axis}, which is open", _FIXED_SIZES)
     if numbers.size and not -dim <= numbers.min() <= numbers.max() < dim:
-        raise RefusalError(f"an index is not in -{dim} to {dim - 1}", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"an index is not in -{dim} to {dim - 1}", EXPORT_AGAIN)
     return Gather(node.x, node.y, (node.y,), axis, np.where(numbers < 0, numbers + dim, numbers))
 
 
-def pad(node: Node) -> Op | tuple[Op, ...]:
+def pad(node: NodeView) -> Op | tuple[Op, ...]:
     """Pad with a constant: attributes before opset 11, operands since, axes since 18."""
     mode = node.attributes.get("mode", b"constant").decode("utf-8", "replace")
     if mode != "constant":
-        raise RefusalError(f"mode is '{mode}'", "only constant padding is supported")
+        raise UnsupportedNodeError(f"mode is '{mode}'", "only constant padding is supported")
     rank = len(node.shape)
     pads = tuple(node.attributes.get("pads", ())) if node.opset < 11 else node.integers(1, "pads") or ()
     found = node.integers(3, "axes") if node.opset >= 18 else None
     axes = list(range(rank)) if found is None else _unique(found, rank)
     if len(pads) != 2 * len(axes):
-        raise RefusalError(f"it has {len(pads)} pads for {len(axes)} dimensions", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"it has {len(pads)} pads for {len(axes)} dimensions", EXPORT_AGAIN)
     before, after = [0] * rank, [0] * rank
     for axis, front, back in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         before[axis], after[axis] = front, back
@@ -264,17 +266,17 @@ def pad(node: Node) -> Op | tuple[Op, ...]:
     return Pad(node.x, node.y, (node.y,), tuple(before), tuple(after), float(value))
 
 
-def _pad_with_value(node: Node, before: list[int], after: list[int]) -> tuple[Op, ...]:
+def _pad_with_value(node: NodeView, before: list[int], after: list[int]) -> tuple[Op, ...]:
     """Padding with a run-time number: it stands behind the elements of x, and a gather picks from both."""
     shape = node.fixed
     if shape is None or not node.is_number(2):
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"its value '{node.names[2]}' is computed at run time", f"make it a constant, or {_FIXED_SIZES}"
         )
     size = math.prod(shape)
     padded = [front + dim + back for front, dim, back in zip(before, shape, after, strict=True)]
     if min(padded, default=1) < 1:
-        raise RefusalError(f"of {_readable(shape)} nothing is left", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"of {_readable(shape)} nothing is left", EXPORT_AGAIN)
     node.scope.memory.take(padded, np.dtype(np.int64))
     indices = np.full(padded, size, np.int64)
     inner = tuple(

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Gemm, MatMul, Op
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Node, RefusalError
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, UnsupportedNodeError
 
 _LEAST: Final = 1e-6
 _MOST: Final = 1e6
@@ -31,7 +31,7 @@ class _Terms:
         return all(_LEAST <= abs(factor) <= _MOST for factor in (self.alpha, self.beta if self.has_bias else 1.0))
 
 
-def gemm(node: Node) -> Op:
+def gemm(node: NodeView) -> Op:
     """Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
     if node.rank is not None and node.shape[:1] == (None,):
         node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
@@ -46,13 +46,16 @@ def gemm(node: Node) -> Op:
     return _layer(node, terms) or _product(node, terms)
 
 
-def _layer(node: Node, terms: _Terms) -> Gemm | None:
-    """The fully connected layer that a Gemm is; None where it is none. Raises RefusalError for broken weights."""
+def _layer(node: NodeView, terms: _Terms) -> Gemm | None:
+    """The fully connected layer that a Gemm is; None where it is none.
+
+    Raises UnsupportedNodeError for broken weights.
+    """
     if not node.is_constant(1):
         return None
     weight = node.weight(1, "weight")
     if weight.ndim != 2:
-        raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
+        raise UnsupportedNodeError(f"its weight has shape {weight.shape}", "only matrices are supported")
     outputs = weight.shape[0 if terms.transpose_b else 1]
     bias = _bias(node, outputs, terms) if terms.has_bias and node.is_constant(2) else None
     if terms.has_bias and (bias is None or math.prod(bias.shape[:-1]) != 1):
@@ -67,20 +70,22 @@ def _layer(node: Node, terms: _Terms) -> Gemm | None:
     return Gemm(node.x, node.y, (node.y,), weight, bias, weight_steps=steps)
 
 
-def _product(node: Node, terms: _Terms) -> MatMul:
+def _product(node: NodeView, terms: _Terms) -> MatMul:
     """The product of two matrices that any Gemm is."""
     if len(node.shape) != 2 + _has_rows(node) or len(node.shape_of(1)) != 2:
-        raise RefusalError(f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN)
+        raise UnsupportedNodeError(
+            f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN
+        )
     others = (node.value(1, "weight"), *((node.value(2, "bias"),) if terms.has_bias else ()))
     return MatMul(node.x, node.y, (node.y,), others, terms.transpose_a, terms.transpose_b, terms.alpha, terms.beta)
 
 
-def _has_rows(node: Node) -> bool:
+def _has_rows(node: NodeView) -> bool:
     """Whether x has several rows for each image, which are a dimension of their own in the graph."""
     return not node.is_constant(0) and node.first.rows is not None
 
 
-def matmul(node: Node) -> Op:
+def matmul(node: NodeView) -> Op:
     """MatMul: of a matrix and a constant one a fully connected layer; else of any rank."""
     if node.is_constant(1) and not node.is_constant(0) and len(node.shape) == 2:
         weight = node.weight(1, "weight")
@@ -88,16 +93,18 @@ def matmul(node: Node) -> Op:
             steps = node.weight_steps(1, transposed=True)
             return Gemm(node.x, node.y, (node.y,), _turned(node, weight), None, weight_steps=steps)
     if _has_rows(node) and len(node.shape_of(1)) != 2:
-        raise RefusalError(f"it multiplies rows of images with {node.shape_of(1)}", "use a matrix, or fix the batch")
+        raise UnsupportedNodeError(
+            f"it multiplies rows of images with {node.shape_of(1)}", "use a matrix, or fix the batch"
+        )
     return MatMul(node.x, node.y, (node.y,), (node.value(1, "weight"),))
 
 
-def _turned(node: Node, weight: Array) -> Array:
+def _turned(node: NodeView, weight: Array) -> Array:
     node.scope.memory.take(weight.shape, weight.dtype)
     return np.ascontiguousarray(weight.T)
 
 
-def _scaled(node: Node, array: Array, factor: float) -> Array:
+def _scaled(node: NodeView, array: Array, factor: float) -> Array:
     if factor == 1:
         return array
     node.scope.memory.take(array.shape, array.dtype)
@@ -105,13 +112,13 @@ def _scaled(node: Node, array: Array, factor: float) -> Array:
         return array * np.float32(factor)
 
 
-def _bias(node: Node, features: int, terms: _Terms) -> Array:
+def _bias(node: NodeView, features: int, terms: _Terms) -> Array:
     """Constant C, which must be broadcast to the product whatever the batch is."""
     bias = node.weight(2, "bias")
     rows = node.shape[1 if terms.transpose_a else 0] if node.rank == 2 else None
     shape = (1, 1, *bias.shape)[-2:]
     if bias.ndim > 2 or shape[0] not in (1, rows) or shape[1] not in (1, features):
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"its bias has shape {bias.shape} for {features} outputs", "only one bias per output is supported"
         )
     return bias

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from vgg16gpu.compiler.graph.ops import Op
-from vgg16gpu.compiler.onnx.node import Node
+from vgg16gpu.compiler.onnx.node import NodeView
 from vgg16gpu.compiler.onnx.rules import integers, moves, products, values, windows
 
-Rule: TypeAlias = Callable[[Node], Op | tuple[Op, ...]]
+Rule: TypeAlias = Callable[[NodeView], Op | tuple[Op, ...]]
 
 RULES: Final[Mapping[str, Rule]] = {
     "Add": values.arithmetic("add"),

@@ -11,26 +11,26 @@ from onnx import TensorProto
 
 from vgg16gpu.compiler.graph.ops import Arithmetic, AxisSoftmax, Clip, Identity, LeakyRelu, Op, Relu, Softmax
 from vgg16gpu.compiler.onnx.file import element_type
-from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, Node, RefusalError
+from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, NodeView, UnsupportedNodeError
 from vgg16gpu.compiler.onnx.rules.integers import clip_integers
 
 MAX_OPERANDS = 5  # of one Arithmetic
 
 
-def relu(node: Node) -> Op:
+def relu(node: NodeView) -> Op:
     """Relu; of what is neither a matrix nor a feature map a Clip from 0."""
     if node.rank in (None, 2, 4):
         return Relu(node.x, node.y, (node.y,))
     return Clip(node.x, node.y, (node.y,), low=0.0)
 
 
-def leaky_relu(node: Node) -> Op:
+def leaky_relu(node: NodeView) -> Op:
     """LeakyRelu."""
     alpha = float(node.attributes.get("alpha", 0.01))
     return LeakyRelu(node.x, node.y, (node.y,), alpha=alpha)
 
 
-def clip(node: Node) -> Op:
+def clip(node: NodeView) -> Op:
     """Clip: attributes before opset 11, operands since; a bound that is left out is infinite."""
     if not node.is_unknown(0) and node.first.integers:
         return clip_integers(node, node.first.integers)
@@ -45,7 +45,7 @@ def clip(node: Node) -> Op:
         if node.operand(index) is None:
             names.append(node.scope.hold(node.scope.fresh(node.y), np.array(missing, np.float32)))
         elif not node.is_number(index):
-            raise RefusalError(
+            raise UnsupportedNodeError(
                 f"its bound '{node.names[index]}' has shape {node.shape_of(index)}", "one number is needed"
             )
         else:
@@ -53,19 +53,19 @@ def clip(node: Node) -> Op:
     return Clip(node.x, node.y, (node.y,), tuple(names))
 
 
-def _bound(node: Node, index: int, missing: float) -> float:
+def _bound(node: NodeView, index: int, missing: float) -> float:
     if node.operand(index) is None:
         return missing
     array = node.weight(index, "bound")
     if array.size != 1:
-        raise RefusalError(f"its bound has shape {array.shape}", "one number is needed")
+        raise UnsupportedNodeError(f"its bound has shape {array.shape}", "one number is needed")
     return float(array.reshape(-1)[0])
 
 
-def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[Node], Op | tuple[Op, ...]]:
+def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[NodeView], Op | tuple[Op, ...]]:
     """Add, Sub, Mul, Div of two operands, and Sum of any number of them, all broadcast to each other."""
 
-    def rule(node: Node) -> Op | tuple[Op, ...]:
+    def rule(node: NodeView) -> Op | tuple[Op, ...]:
         names = [node.value(index) for index in range(len(node.operands))]
         if node.is_constant(0) and function in ("add", "mul"):
             names.sort(key=lambda name: name in node.scope.held)  # what is computed comes first
@@ -81,49 +81,51 @@ def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[Node]
     return rule
 
 
-def identity(node: Node) -> Op:
+def identity(node: NodeView) -> Op:
     """Identity."""
     return Identity(node.x, node.y, (node.y,))
 
 
-def dropout(node: Node) -> Op:
+def dropout(node: NodeView) -> Op:
     """Dropout at inference: x. The ratio means nothing then; the mask is all ones, of which ONNX says so from 12 on."""
     training = node.constant(2)
     if training is not None and training.any():
-        raise RefusalError("training_mode is true", "export with model.eval()")
+        raise UnsupportedNodeError("training_mode is true", "export with model.eval()")
     for mask in node.used_outputs:
         if node.fixed is None or node.opset < 12:
-            raise RefusalError(f"its mask '{mask}' is used", "export with model.eval(), opset 12 or later, fixed sizes")
+            raise UnsupportedNodeError(
+                f"its mask '{mask}' is used", "export with model.eval(), opset 12 or later, fixed sizes"
+            )
         node.scope.memory.take(node.fixed, np.dtype(np.bool_))
         node.scope.values[mask].becomes_constant(np.ones(node.fixed, np.bool_))
     return identity(node)
 
 
-def cast(node: Node) -> Op:
+def cast(node: NodeView) -> Op:
     """Cast between float32 and float16: values are float32 here whatever the model calls them."""
     to = node.attributes.get("to", TensorProto.UNDEFINED)
     if to not in (TensorProto.FLOAT, TensorProto.FLOAT16):
-        raise RefusalError(f"it casts to {element_type(to)}", FLOAT32_REMEDY)
+        raise UnsupportedNodeError(f"it casts to {element_type(to)}", FLOAT32_REMEDY)
     return identity(node)
 
 
-def softmax(node: Node) -> Op:
+def softmax(node: NodeView) -> Op:
     """Softmax."""
     return _softmax(node, log=False)
 
 
-def log_softmax(node: Node) -> Op:
+def log_softmax(node: NodeView) -> Op:
     """LogSoftmax."""
     return _softmax(node, log=True)
 
 
-def _softmax(node: Node, *, log: bool) -> Op:
+def _softmax(node: NodeView, *, log: bool) -> Op:
     """Before opset 13 over all dimensions from the axis (1) on, since over one (the last)."""
     rank = len(node.shape)
     axis = node.axis(1 if node.opset < 13 else -1, rank)
     last = rank - 1 if node.opset < 13 else axis
     if axis == 0 and node.shape[0] is None:
-        raise RefusalError("axis is 0", "an open batch cannot be mixed, use the last axis of (N, F), 1 or -1")
+        raise UnsupportedNodeError("axis is 0", "an open batch cannot be mixed, use the last axis of (N, F), 1 or -1")
     if rank == 2 and axis == last == 1 and not log:
         return Softmax(node.x, node.y, (node.y,))
     return AxisSoftmax(node.x, node.y, (node.y,), axis, last, log)

@@ -21,32 +21,34 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError, positive_axis
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, UnknownShapeError, UnsupportedNodeError, positive_axis
 
 _LARGEST: Final = 1 << 20  # elements of a window, a stride or padding; so kernels can count in 32 bits
 _PARAMETERS: Final = ("scale", "shift", "mean", "variance")
 
 
-def conv(node: Node) -> Op:
+def conv(node: NodeView) -> Op:
     """Conv: 2-D; dense with constant weights, or of any group, dilation and weights."""
     weight = node.shape_of(1)
     if len(weight) != 4:
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"its weight has shape {weight}, only 2-D convolution, (OC, C, KH, KW), is supported",
             "rewrite it as 2-D (a 1-D one has maps of one row) and export again",
         )
     if None in weight:
-        raise RefusalError(f"its weight '{node.names[1]}' has an open shape", "export it with a fixed one")
+        raise UnsupportedNodeError(f"its weight '{node.names[1]}' has an open shape", "export it with a fixed one")
     kernel = (weight[2] or 0, weight[3] or 0)
     if tuple(node.attributes.get("kernel_shape", kernel)) != kernel:
-        raise RefusalError(f"kernel_shape {node.attributes['kernel_shape']} differs from its weight's", EXPORT_AGAIN)
+        raise UnsupportedNodeError(
+            f"kernel_shape {node.attributes['kernel_shape']} differs from its weight's", EXPORT_AGAIN
+        )
     group = node.attributes.get("group", 1)
     if group < 1 or (weight[0] or 0) % group:
-        raise RefusalError(f"group is {group} for {weight[0]} output channels", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"group is {group} for {weight[0]} output channels", EXPORT_AGAIN)
     constants = [node.weight(index, what) for index, what in ((1, "weight"), (2, "bias")) if node.is_constant(index)]
     bias = constants[-1] if node.is_constant(2) else None
     if bias is not None and bias.shape != weight[:1]:
-        raise RefusalError(f"its bias has shape {bias.shape} for {weight[0]} output channels", EXPORT_AGAIN)
+        raise UnsupportedNodeError(f"its bias has shape {bias.shape} for {weight[0]} output channels", EXPORT_AGAIN)
     window = _window(node, kernel)
     run_time = any(node.operand(index) is not None and not node.is_constant(index) for index in (1, 2))
     if group == 1 and window.is_plain and not run_time and not node.is_constant(0):
@@ -55,53 +57,57 @@ def conv(node: Node) -> Op:
     return GeneralConv(node.x, node.y, (node.y,), others, window, group)
 
 
-def max_pool(node: Node) -> Op:
+def max_pool(node: NodeView) -> Op:
     """MaxPool: 2-D, without indices."""
     if node.used_outputs:
-        raise RefusalError(f"its indices '{node.used_outputs[0]}' are used", "only the maxima are computed")
+        raise UnsupportedNodeError(f"its indices '{node.used_outputs[0]}' are used", "only the maxima are computed")
     return _pool(node, "max", count_include_pad=False)
 
 
-def average_pool(node: Node) -> Op:
+def average_pool(node: NodeView) -> Op:
     """AveragePool: 2-D; a 1x1 window with stride 1 (torch's AdaptiveAvgPool at 224) changes nothing."""
     return _pool(node, "average", count_include_pad=node.flag("count_include_pad"))
 
 
-def _pool(node: Node, kind: Literal["max", "average"], *, count_include_pad: bool) -> Op:
+def _pool(node: NodeView, kind: Literal["max", "average"], *, count_include_pad: bool) -> Op:
     kernel = _pair(node, "kernel_shape", None)
     window = _window(node, kernel)
     pads, (rows, columns) = window.pads, window.extent
     auto = node.attributes.get("auto_pad", b"")
     if auto.startswith(b"SAME") and (window.strides[0] > rows or window.strides[1] > columns):
-        raise RefusalError(f"strides {window.strides} leap over elements", "export with explicit pads, not auto_pad")
+        raise UnsupportedNodeError(
+            f"strides {window.strides} leap over elements", "export with explicit pads, not auto_pad"
+        )
     if auto.startswith(b"SAME") and window.dilations != (1, 1):
         reason = f"dilations {window.dilations} and auto_pad mean other pads to onnxruntime than to ONNX"
-        raise RefusalError(reason, "export with explicit pads, not auto_pad")
+        raise UnsupportedNodeError(reason, "export with explicit pads, not auto_pad")
     if max(pads.top, pads.bottom) >= rows or max(pads.left, pads.right) >= columns:
-        raise RefusalError(f"pads {tuple(pads)} are not smaller than its kernel {(rows, columns)}", EXPORT_AGAIN)
+        raise UnsupportedNodeError(
+            f"pads {tuple(pads)} are not smaller than its kernel {(rows, columns)}", EXPORT_AGAIN
+        )
     if kernel == window.strides == (1, 1):
         return Identity(node.x, node.y, (node.y,))
     return Pool(node.x, node.y, (node.y,), kind, window, count_include_pad)
 
 
-def global_average_pool(node: Node) -> Op:
+def global_average_pool(node: NodeView) -> Op:
     """GlobalAveragePool of (N, C, H, W)."""
     return GlobalPool(node.x, node.y, (node.y,), "average")
 
 
-def global_max_pool(node: Node) -> Op:
+def global_max_pool(node: NodeView) -> Op:
     """GlobalMaxPool of (N, C, H, W)."""
     return GlobalPool(node.x, node.y, (node.y,), "max")
 
 
-def reduce_mean(node: Node) -> Op | tuple[Op, ...]:
+def reduce_mean(node: NodeView) -> Op | tuple[Op, ...]:
     """ReduceMean over height and width of (N, C, H, W); the axes are an attribute before opset 18, an operand since."""
     axes, rank = node.axes(1, 18), len(node.shape)
     if not axes and node.flag("noop_with_empty_axes"):
         return Identity(node.x, node.y, (node.y,))
     found = sorted(positive_axis(axis, rank) for axis in axes or range(rank))
     if rank != 4 or found != [2, 3]:
-        raise RefusalError(
+        raise UnsupportedNodeError(
             f"it takes the mean over axes {found} of {rank} dimensions",
             "only that over height and width of (N, C, H, W) is supported: export it as GlobalAveragePool",
         )
@@ -111,50 +117,54 @@ def reduce_mean(node: Node) -> Op | tuple[Op, ...]:
     return GlobalPool(node.x, pooled, (pooled,), "average"), Flatten(pooled, node.y, (node.y,))
 
 
-def lrn(node: Node) -> Op:
+def lrn(node: NodeView) -> Op:
     """LRN over the channels of (N, C, H, W)."""
     size = node.attributes.get("size", 0)
     if size < 1:
-        raise RefusalError(f"size is {size}", "a positive number of channels is needed")
+        raise UnsupportedNodeError(f"size is {size}", "a positive number of channels is needed")
     alpha, beta, bias = (node.attributes.get(*item) for item in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     return LocalResponseNorm(node.x, node.y, (node.y,), size, float(alpha), float(beta), float(bias))
 
 
-def batch_norm(node: Node) -> Op:
+def batch_norm(node: NodeView) -> Op:
     """BatchNormalization at inference, one set of parameters per channel; of any rank, and run-time ones."""
     node.only("training_mode", 0, 0, "export with model.eval()")
     used = node.used_outputs or (node.extra_outputs if node.opset < 14 else ())  # more outputs mean training there
     if used:
         reason = f"it has '{used[0]}', an output that only training_mode computes"
-        raise RefusalError(reason, "export with model.eval()")
+        raise UnsupportedNodeError(reason, "export with model.eval()")
     epsilon = float(node.attributes.get("epsilon", 1e-5))
     constant = {index: node.weight(index, what) for index, what in enumerate(_PARAMETERS, 1) if node.is_constant(index)}
     shapes = {array.shape for array in constant.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
-        raise RefusalError(f"its parameters have shapes {sorted(shapes)}", "only one value per channel is supported")
+        raise UnsupportedNodeError(
+            f"its parameters have shapes {sorted(shapes)}", "only one value per channel is supported"
+        )
     if 4 in constant:
         node.scope.memory.take(constant[4].shape, np.dtype(np.float64))
     if 4 in constant and not (constant[4].astype(np.float64) + epsilon > 0).all():
-        raise RefusalError("a variance plus epsilon is not above zero", "the model is broken: train or export it again")
+        raise UnsupportedNodeError(
+            "a variance plus epsilon is not above zero", "the model is broken: train or export it again"
+        )
     if len(constant) == 4 and node.rank in (None, 4) and not node.is_constant(0):
         return BatchNorm(node.x, node.y, (node.y,), constant[1], constant[2], constant[3], constant[4], epsilon)
     others = tuple(node.value(index, what) for index, what in enumerate(_PARAMETERS, 1))
     return GeneralBatchNorm(node.x, node.y, (node.y,), others, epsilon)
 
 
-def _window(node: Node, kernel: tuple[int, int]) -> Window:
+def _window(node: NodeView, kernel: tuple[int, int]) -> Window:
     """The window, in explicit pads and rounded down where that says the same for every map that may come."""
     if min(kernel) < 1:
-        raise RefusalError(f"its kernel is {kernel}", "two positive numbers (2-D) are needed")
+        raise UnsupportedNodeError(f"its kernel is {kernel}", "two positive numbers (2-D) are needed")
     auto = node.attributes.get("auto_pad", b"NOTSET").decode("utf-8", "replace")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise RefusalError(f"auto_pad is '{auto}'", "NOTSET, VALID, SAME_UPPER and SAME_LOWER are known")
+        raise UnsupportedNodeError(f"auto_pad is '{auto}'", "NOTSET, VALID, SAME_UPPER and SAME_LOWER are known")
     given = tuple(node.attributes.get("pads", (0, 0, 0, 0)))
     pads = given if auto == "NOTSET" else (0, 0, 0, 0)
     if pads != given and any(given):
         node.scope.remarks.append(f"its auto_pad {auto} takes the place of its pads {list(given)}, as ONNX has it")
     if len(pads) != 4 or min(pads) < 0 or max(pads) > _LARGEST:
-        raise RefusalError(f"pads are {list(pads)}", "four numbers, none negative, are needed")
+        raise UnsupportedNodeError(f"pads are {list(pads)}", "four numbers, none negative, are needed")
     window = Window(
         kernel,
         _pair(node, "strides", (1, 1)),
@@ -183,8 +193,8 @@ def _resolved(window: Window, shape: OpenShape) -> Window:
     return window
 
 
-def _pair(node: Node, name: str, default: tuple[int, int] | None) -> tuple[int, int]:
+def _pair(node: NodeView, name: str, default: tuple[int, int] | None) -> tuple[int, int]:
     value = tuple(node.attributes.get(name, default or ()))
     if len(value) != 2 or min(value) < 1 or max(value) > _LARGEST:
-        raise RefusalError(f"{name} is {list(value)}", "two positive numbers (2-D) are needed")
+        raise UnsupportedNodeError(f"{name} is {list(value)}", "two positive numbers (2-D) are needed")
     return value[0], value[1]
