@@ -23,7 +23,7 @@ import numpy as np
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.cli.common.show import add_row, console, table
-from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
+from vgg16gpu.cli.testbench.case import Bench, Outcome, TestbenchOptions, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import summary
 from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
 from vgg16gpu.compiler.graph.ops import Array
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--training", type=Path, help="JSON that says how the model was made.")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
-    bench = every(prepare(Options(model=str(options.model), images=options.images)), options.limit)
+    bench = every(prepare(TestbenchOptions(model=str(options.model), images=options.images)), options.limit)
     records, facts = measure(bench, options)
     content = {
         "model": options.model.name,

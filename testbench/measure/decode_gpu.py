@@ -45,13 +45,13 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened, open_codec, open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import nvjpeg
-from vgg16gpu.devices.cuda.nvjpeg import NvJpegDecoder, Way, load_nvjpeg
+from vgg16gpu.devices.cuda.nvjpeg import DecodeBackend, NvJpegDecoder, load_nvjpeg
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers import decoding
 from vgg16gpu.runtime.answers import folder as folder_module
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.engine import Engine
 
@@ -220,7 +220,7 @@ def _rate(engine: Engine, where: Where, on_gpu: tuple[int, int] | None = None, w
     codec = open_codec(engine.device) if on_gpu else None
     with (
         mock.patch.multiple(decoding, ROWS=rows, DECODERS=decoders, ROOM_NBYTES=room),
-        Folder(list_files([where.folder]), spec, workers, decodes_on_device=bool(on_gpu)) as folder,
+        FilePipeline(list_files([where.folder]), spec, workers, decodes_on_device=bool(on_gpu)) as folder,
         folder.answers(engine, Ranking(5), codec=codec) as stream,
     ):
         answers, begun = iter(stream), time.perf_counter()
@@ -333,7 +333,7 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def _decoder(device: Device, way: Way) -> NvJpegDecoder:
+def _decoder(device: Device, way: DecodeBackend) -> NvJpegDecoder:
     assert device.foreign  # a card's
     return NvJpegDecoder(load_nvjpeg(), device.foreign, way)
 

@@ -128,7 +128,7 @@ def _measure_devices(options: Options) -> int:
             "--devices measures how several share the work: it goes without --against, --memory, --decode"
         )
     wanted = options.wanted()
-    asked = several.Wanted(
+    asked = several.DevicesConfig(
         wanted.model,
         options.devices,
         options.precisions,

@@ -15,12 +15,12 @@ import vgg16gpu
 from testbench.pipeline.stage import Place, Samples, StageTime, timed
 from testbench.pipeline.wanted import TOP, Work
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
-from vgg16gpu.io.answers import Answers
-from vgg16gpu.io.results import Columns, Results, RunRecord, open_results
-from vgg16gpu.pictures.slots import Row
+from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, open_results
+from vgg16gpu.pictures.slots import SampleRow
 from vgg16gpu.runtime import outputs
 from vgg16gpu.runtime.answers.feed import Computed
-from vgg16gpu.runtime.answers.rows import AnswerRows, Heard, Ranking
+from vgg16gpu.runtime.answers.rows import AnswerRows, FileEvents, Ranking
 from vgg16gpu.runtime.engine import Engine
 
 RANKING: Final = "ranking"
@@ -31,7 +31,7 @@ def measure_answers(
     work: Work, engine: Engine, images: npt.NDArray[np.uint8], folder: Path
 ) -> tuple[StageTime, StageTime]:
     """Ranking and writing of a row for each picture. images: one batch, whose scores every batch gets."""
-    ranked: list[list[Answers]] = []
+    ranked: list[list[PredictionBatch]] = []
     batches, repeats = _batches(work, engine, images), work.wanted.repeats
     ranking = Ranking(_top(engine), gives_probabilities(engine.graph))
     samples = timed(repeats, lambda: ranked.append(_rank(engine, ranking, batches)), ranked.clear)
@@ -47,7 +47,7 @@ def measure_answers(
     return first, StageTime(WRITING, Place.WRITER, count, samples.wall, samples.cpu)
 
 
-def _batches(work: Work, engine: Engine, images: npt.NDArray[np.uint8]) -> list[tuple[Computed, Heard]]:
+def _batches(work: Work, engine: Engine, images: npt.NDArray[np.uint8]) -> list[tuple[Computed, FileEvents]]:
     """What a run hears of the device and of the threads that decode, for every picture."""
     given = engine.run(images)
     values = zip(engine.program.outputs, given if isinstance(given, tuple) else (given,), strict=True)
@@ -55,27 +55,27 @@ def _batches(work: Work, engine: Engine, images: npt.NDArray[np.uint8]) -> list[
     size, found = engine.program.batch, []
     for begin in range(0, len(work.files), size):
         files = work.files[begin : begin + size]
-        rows = [Row(begin + i, 0, name, 0) for i, name in enumerate(files)]
+        rows = [SampleRow(begin + i, 0, name, 0) for i, name in enumerate(files)]
         flags = np.zeros(len(rows), np.bool_)
-        results = outputs.Results(tuple(output[: len(rows)] for output in scores), flags, flags)
-        found.append((Computed(rows, results, 0.0), Heard([], [(row.file, 1) for row in rows])))
+        results = outputs.OutputRows(tuple(output[: len(rows)] for output in scores), flags, flags)
+        found.append((Computed(rows, results, 0.0), FileEvents([], [(row.file, 1) for row in rows])))
     return found
 
 
-def _rank(engine: Engine, ranking: Ranking, batches: Sequence[tuple[Computed, Heard]]) -> list[Answers]:
+def _rank(engine: Engine, ranking: Ranking, batches: Sequence[tuple[Computed, FileEvents]]) -> list[PredictionBatch]:
     rows = AnswerRows(engine, ranking)
     told = (each for batch in batches for each in batch)
     return [answers for each in told if (answers := rows.add(each))]
 
 
-def _open(work: Work, engine: Engine, path: Path) -> Results:
+def _open(work: Work, engine: Engine, path: Path) -> ResultWriter:
     top, shape = _top(engine), _row_shape(engine)
     labels = work.wanted.model.labels(shape[0]) if top else None
     run = RunRecord("", {}, None, len(work.files), vgg16gpu.__version__)
     return open_results(path, Columns(top, labels, scores=False, shape=shape, outputs=engine.graph.outputs), run)
 
 
-def _write(results: Results, answers: Sequence[Answers]) -> None:
+def _write(results: ResultWriter, answers: Sequence[PredictionBatch]) -> None:
     for each in answers:
         results.write(each)
 

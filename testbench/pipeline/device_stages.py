@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from testbench.pipeline.stage import Place, StageTime, timed
 from testbench.pipeline.wanted import Work
-from vgg16gpu.compiler.lowering.layout.resize import Fit
+from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
 from vgg16gpu.devices.base import Device, Stream
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.choices import CPU, GPU
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.slots import Slot
-from vgg16gpu.runtime.answers.fitting import Fitter
+from vgg16gpu.runtime.answers.fitting import GpuResizer
 from vgg16gpu.runtime.engine import Engine
 
 UPLOADING: Final = "uploading"
@@ -51,7 +51,7 @@ def measure_uploading(device: Device, slots: Sequence[Slot], repeats: int) -> St
     return StageTime(UPLOADING, Place.BUS, pictures, samples.wall, samples.cpu, decode=CPU)
 
 
-def measure_resizing(device: Device, slots: Sequence[Slot], fit: Fit, repeats: int) -> StageTime:
+def measure_resizing(device: Device, slots: Sequence[Slot], fit: ResizeSpec, repeats: int) -> StageTime:
     """The kernel on slots that lie on the device: the same one again and again, then the next.
 
     Where the device has decoded them, another kernel makes RGB of what that left before.
@@ -60,7 +60,7 @@ def measure_resizing(device: Device, slots: Sequence[Slot], fit: Fit, repeats: i
     rounds = -(-_PICTURES // sum(len(slot.rows) for slot in slots))
     wall, cpu = np.zeros(repeats), np.zeros(repeats)
     with ExitStack() as undo:
-        fitter = Fitter(device, fit, len(first.buffer), first.most_rows, first.most_needed)
+        fitter = GpuResizer(device, fit, len(first.buffer), first.most_rows, first.most_needed)
         undo.callback(fitter.close)
         for slot in slots:
             fitter.begin(slot)

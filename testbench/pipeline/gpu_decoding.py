@@ -18,7 +18,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.choices import GPU
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.slots import Bytes, Ring, Slot
+from vgg16gpu.pictures.slots import BufferPool, Bytes, Slot
 from vgg16gpu.runtime.answers.decoding import SPARE_ROOMS, DeviceDecoding
 from vgg16gpu.runtime.answers.folder import extent_of_files, fit_for
 from vgg16gpu.runtime.engine import Engine
@@ -36,7 +36,7 @@ def measure_gpu_decoding(work: Work, engine: Engine, say: Callable[[str], None])
     """
     device, repeats = engine.device, work.wanted.repeats
     with ExitStack() as undo:
-        ring = Ring(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
+        ring = BufferPool(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
         memory = device.pinned(ring.nbytes * ring.count)
         undo.callback(device.unpin, memory)
         say(READING)
@@ -61,7 +61,7 @@ class _Again:
     """Slots whose bytes lie there, so many times: `runtime.answers.decoding.Slots`."""
 
     spec: InputSpec
-    ring: Ring
+    ring: BufferPool
     slots: Sequence[Slot]
     rounds: int
 
@@ -93,7 +93,7 @@ def _measured_resizing(engine: Engine, again: _Again, repeats: int) -> StageTime
 
 
 def _loader_into(work: Work, memory: Bytes) -> Loader:
-    ring = Ring(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
+    ring = BufferPool(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
     ring.pin(lambda nbytes: memory[:nbytes], takes_pictures=True)
     return Loader(work.listing, work.spec, ring, _THREADS, window=len(work.files) + 1)
 

@@ -18,7 +18,7 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.pictures.slots import Bytes, Ring, Slot
+from vgg16gpu.pictures.slots import BufferPool, Bytes, Slot
 from vgg16gpu.runtime.answers.folder import SPARE_SLOTS, default_threads, slot_nbytes
 
 READING: Final = "reading"
@@ -73,7 +73,7 @@ def loader_into(
     memory: Bytes, listing: Listing, spec: InputSpec, threads: int, *, as_they_are: bool, slots: int = 0
 ) -> Loader:
     """A loader that waits for nothing but a slot of `memory`: threads + some, or `slots` of them."""
-    ring = Ring(slot_nbytes(spec), slots or threads + SPARE_SLOTS)
+    ring = BufferPool(slot_nbytes(spec), slots or threads + SPARE_SLOTS)
     ring.pin(lambda nbytes: memory[:nbytes], takes_pictures=as_they_are)
     return Loader(listing, spec, ring, threads, window=len(listing.files) + 1)
 

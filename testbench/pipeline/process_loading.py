@@ -13,8 +13,8 @@ from testbench.pipeline.wanted import Work
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.pictures.loading.processes import ProcessLoader
-from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
+from vgg16gpu.runtime.answers.folder import FilePipeline
 
 BY_PROCESSES: Final = f"{DECODING}, by processes"
 
@@ -35,9 +35,9 @@ def measure_process_loading(work: Work) -> StageTime | None:
     """
     rounds, threads = list[_Round](), 0
     for _ in range(work.wanted.repeats):
-        with Folder(work.listing, work.spec, for_gpu=True) as folder:
+        with FilePipeline(work.listing, work.spec, for_gpu=True) as folder:
             loader, ring = folder.loader, folder.ring
-            if not (isinstance(loader, ProcessLoader) and isinstance(ring, SharedRing)):
+            if not (isinstance(loader, ProcessLoader) and isinstance(ring, SharedBufferPool)):
                 return None
             threads = loader.threads
             rounds.append(_run(loader, ring))
@@ -47,7 +47,7 @@ def measure_process_loading(work: Work) -> StageTime | None:
     return StageTime(BY_PROCESSES, Place.CORES, count, wall, cpu, threads, decode=CPU)
 
 
-def _run(loader: ProcessLoader, ring: SharedRing) -> _Round:
+def _run(loader: ProcessLoader, ring: SharedBufferPool) -> _Round:
     slots = (slot for slot in loader if slot)
     full = list(islice(slots, ring.count - loader.threads))  # each thread may have one that is not full
     begun, busy = time.perf_counter(), _busy()

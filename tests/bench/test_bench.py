@@ -20,7 +20,7 @@ from vgg16gpu.bench.measure import environment
 from vgg16gpu.bench.measure.ceilings import Ceilings, tensor_flops
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
-from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.findings import BenchmarkConfig
 from vgg16gpu.bench.records.record import SCHEMA, read, select
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.model import Model
@@ -267,7 +267,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
-    wanted = Wanted(Model(model), "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
+    wanted = BenchmarkConfig(Model(model), "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
     findings = session.run_benchmark(wanted, lambda _: None)
     assert engines == ["fp32", "bf16", "fp16"]
     assert [result.precision for result in findings.batches] == ["fp32", "fp16"]

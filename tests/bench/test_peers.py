@@ -18,7 +18,7 @@ from vgg16gpu.bench.admission import admit
 from vgg16gpu.bench.measure.timing import LostError, Method
 from vgg16gpu.bench.peers import base as peers
 from vgg16gpu.bench.peers.base import PeerError, Setting, has_tf32, open_peer
-from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.fleet import PeerProcesses
 from vgg16gpu.bench.peers.messages import Built
 from vgg16gpu.bench.records.findings import Absent, Remarks
 from vgg16gpu.checks.accuracy import score_error
@@ -89,7 +89,7 @@ class Opened:
 
 def test_peers_are_sorted_by_what_they_can(model: Path) -> None:
     remarks = Remarks()
-    fleet = Fleet((), remarks)
+    fleet = PeerProcesses((), remarks)
     jax, torch = Opened("jax"), Opened("torch", "torch refuses")
     fleet._peers = [Opened("onnxruntime"), torch, jax]
     assert fleet.open(setting(model, "bf16")) == [jax]
@@ -98,7 +98,7 @@ def test_peers_are_sorted_by_what_they_can(model: Path) -> None:
 
 
 def test_only_refusals_at_first_are_an_error(model: Path) -> None:
-    fleet = Fleet((), Remarks())
+    fleet = PeerProcesses((), Remarks())
     fleet._peers = [Opened("torch", "torch refuses")]
     with pytest.raises(PeerError, match="torch refuses"):
         fleet.open(setting(model))

@@ -19,11 +19,11 @@ from vgg16gpu.bench.measure.timing import LostError, Method
 from vgg16gpu.bench.peers import base as peers
 from vgg16gpu.bench.peers import remote as peer_remote
 from vgg16gpu.bench.peers.base import PeerError, Setting
-from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.fleet import PeerProcesses
 from vgg16gpu.bench.peers.messages import Built, Contend, Measure, Open, guilty_last
 from vgg16gpu.bench.peers.process import PeerFailureError, PeerProcess
 from vgg16gpu.bench.peers.remote import RemotePeer
-from vgg16gpu.bench.peers.worker import Worker, describe
+from vgg16gpu.bench.peers.worker import PeerWorker, describe
 from vgg16gpu.bench.records.findings import Remarks
 from vgg16gpu.bench.records.record import kinds, select
 from vgg16gpu.cli import cli
@@ -42,11 +42,11 @@ class PeerHere:
     def __init__(self, name: str, target: str) -> None:
         assert target == FAKE, name
         self.is_started = False
-        self._worker: Worker | None = None
+        self._worker: PeerWorker | None = None
         self._request: Any = None
 
     def start(self) -> None:
-        self.is_started, self._worker = True, Worker(fake_peers.Peer)
+        self.is_started, self._worker = True, PeerWorker(fake_peers.Peer)
 
     def wait_until_ready(self) -> None:
         assert self._worker
@@ -253,7 +253,7 @@ def test_no_process_outlives_an_error(model: Path, monkeypatch: pytest.MonkeyPat
     children: list[Any] = []
 
     def interrupted() -> None:
-        with Fleet(("torch",), Remarks()) as fleet:
+        with PeerProcesses(("torch",), Remarks()) as fleet:
             fleet.start()
             fleet.wait_until_ready()
             (peer,) = fleet.open(Setting(model, (3, 32, 32), "cpu", 0, 1))

@@ -15,7 +15,7 @@ from tests.support.later import later
 from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
-from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
@@ -34,7 +34,7 @@ def small_tasks(precision="fp16", batches=(1,), facts=H200):
     return distinct(tasks(vgg_graph(SMALL), facts, (precision,), shapes))
 
 
-def conv_task(precision="fp16", batch=1) -> Task:
+def conv_task(precision="fp16", batch=1) -> TuneTask:
     """The smallest convolution that is no first one: 64 -> 128 on 16x16."""
     convs = [task for task in small_tasks(precision, (batch,)) if task.kernels is conv_wgmma]
     return next(task for task in convs if not task.problem.pool)

@@ -9,7 +9,7 @@ import click.testing
 import pytest
 
 from vgg16gpu.checks import doctor
-from vgg16gpu.checks.doctor import Machine, State, Trial
+from vgg16gpu.checks.doctor import DeviceTrial, Machine, State
 from vgg16gpu.cli.cache import cache_command
 from vgg16gpu.cli.doctor import doctor_command
 from vgg16gpu.devices import open_device, platforms
@@ -40,14 +40,14 @@ CPU_MACHINE = Machine(
     cache_entries=3,
     cache_nbytes=4_000_000,
     cache_problem="",
-    trial=Trial("cpu", "cpu: no NVIDIA driver"),
+    trial=DeviceTrial("cpu", "cpu: no NVIDIA driver"),
 )
 GPU_MACHINE = dataclasses.replace(
     CPU_MACHINE,
     driver=DRIVER,
     toolkits=(TOOLKIT,),
     bindings=Bindings("2026.1", "13.0", "", "13.0.3"),
-    trial=Trial("cuda", "cuda: NVIDIA H200"),
+    trial=DeviceTrial("cuda", "cuda: NVIDIA H200"),
 )
 
 
@@ -91,8 +91,8 @@ def test_a_sound_machine_with_a_gpu():
         ({"cache_problem": "is not writable"}, "kernel cache", "is not writable", "VGG16GPU_CACHE"),
         ({"system": "Darwin"}, "system", "Darwin", "Linux"),
         ({"architecture": "riscv64"}, "system", "riscv64", "x86-64 or aarch64"),
-        ({"trial": Trial("cuda", "cuda: H200", "launch failed")}, "device", "launch failed", "--device cpu"),
-        ({"trial": Trial("none", "", "no C++ compiler")}, "device", "no C++ compiler", "mend"),
+        ({"trial": DeviceTrial("cuda", "cuda: H200", "launch failed")}, "device", "launch failed", "--device cpu"),
+        ({"trial": DeviceTrial("none", "", "no C++ compiler")}, "device", "no C++ compiler", "mend"),
     ],
 )  # fmt: skip
 def test_each_fault_is_named_alone_with_its_remedy(changes, name, found, remedy):
@@ -145,7 +145,7 @@ def test_memory_and_cores_are_what_a_container_may_use(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
     monkeypatch.setattr(platforms, "_CGROUPS", tmp_path)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
-    monkeypatch.setattr(doctor, "try_device_apart", lambda _: Trial("cpu", "cpu"))
+    monkeypatch.setattr(doctor, "try_device_apart", lambda _: DeviceTrial("cpu", "cpu"))
     monkeypatch.setattr(doctor, "find_toolkits", tuple)
     monkeypatch.setattr(doctor, "probe_bindings", Bindings)
     machine = doctor.survey()
@@ -186,7 +186,7 @@ def test_try_device_reports_a_device_that_fails(monkeypatch):
 def test_a_device_that_ends_the_process(code, text):
     done = subprocess.CompletedProcess([], code, "", "Fatal: no stack\n" if code > 0 else "")
     trial = doctor.try_device_apart("cuda", lambda _: done)
-    assert trial == Trial("none", "", f"the process that tried it ended with {text}")
+    assert trial == DeviceTrial("none", "", f"the process that tried it ended with {text}")
 
 
 def refuse(_):
@@ -205,7 +205,7 @@ def surveyed(monkeypatch):
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("it burns", 1)])
 def test_doctor_exit_code_and_json(surveyed, problem, code):
-    surveyed(dataclasses.replace(GPU_MACHINE, trial=Trial("cuda", "cuda: H200", problem)))
+    surveyed(dataclasses.replace(GPU_MACHINE, trial=DeviceTrial("cuda", "cuda: H200", problem)))
     result = run(doctor_command, "--json")
     assert result.exit_code == code
     answer = json.loads(result.stdout)

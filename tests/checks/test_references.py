@@ -7,7 +7,7 @@ import pytest
 
 from vgg16gpu.checks.references import read_references
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import Columns, RunRecord, open_results
 
 KINDS = ["csv", "jsonl", "parquet", "npy", "npz", "txt", "json"]
@@ -26,7 +26,7 @@ def written(folder, kind, names=NAMES, scores=SCORES, failed=(), top=3, all_scor
     best = np.argsort(-np.nan_to_num(scores), axis=1)[:, :top].astype(np.intp)
     best[list(failed)] = -1
     errors = ["is no picture" if i in failed else "" for i in range(len(names))]
-    answers = Answers(names, errors, scores, best, np.where(best < 0, np.nan, 0.5))
+    answers = PredictionBatch(names, errors, scores, best, np.where(best < 0, np.nan, 0.5))
     path = folder / f"r.{kind}"
     columns = Columns(top, None, all_scores, (scores.shape[1],), ("scores",))
     results = open_results(path, columns, RunRecord("0" * 64, {}, None, None, "0"))

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from vgg16gpu.checks.testbench import (
+    AnswersReport,
     Quantised,
-    Report,
     control,
     judge,
     judge_steps,
@@ -24,7 +24,7 @@ NAMES = [f"input {i}" for i in range(10)]
 
 
 def report(scores, references=REFERENCES, **options):
-    return Report(judge(NAMES[: len(scores)], scores, references), control=control(references, 50), **options)
+    return AnswersReport(judge(NAMES[: len(scores)], scores, references), control=control(references, 50), **options)
 
 
 def test_references_shifted_by_one_fail():
@@ -54,7 +54,7 @@ def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
     assert verdict.passed
     assert verdict.top1 != verdict.reference_top1
     assert not judge(["a"], references[:, [2, 3, 0, 1]], references, 1e-2, same_best=False)[0].passed
-    assert Report((verdict,)).agreement == 0
+    assert AnswersReport((verdict,)).agreement == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -70,7 +70,7 @@ def test_without_a_tolerance_a_non_finite_score_still_fails(bad):
     [(0.011, 0.01, True), (0.0111, 0.01, False), (0.0, 0.0, True), (1e-9, 0.0, False), (math.nan, 0.01, False)],
 )
 def test_int8_may_err_a_tenth_more_than_onnxruntime(ours, theirs, passed):
-    result = Report(judge(NAMES, REFERENCES, REFERENCES), quantised=Quantised(ours, theirs))
+    result = AnswersReport(judge(NAMES, REFERENCES, REFERENCES), quantised=Quantised(ours, theirs))
     assert result.passed == passed
     assert any("onnxruntime's quantised form, 1.1 are allowed" in reason for reason in result.failures) != passed
 
@@ -81,11 +81,11 @@ def test_the_report_in_numbers():
     scores[0, REFERENCES[0].argmin()] += 0.5 * largest[0]
     scores[1, REFERENCES[1].argmin()] += 0.25 * largest[1]
     scores[2, REFERENCES[2].argmin()] += 100 * largest[2]
-    result = Report(judge(NAMES, scores, REFERENCES, 1.0))
+    result = AnswersReport(judge(NAMES, scores, REFERENCES, 1.0))
     assert result.worst_error == pytest.approx(100)
     assert result.mean_error == pytest.approx(10.075)
     assert result.agreement == 0.9
-    assert Report(()).worst_error is Report(()).mean_error is Report(()).agreement is None
+    assert AnswersReport(()).worst_error is AnswersReport(()).mean_error is AnswersReport(()).agreement is None
 
 
 def test_a_blind_bench_fails():
@@ -100,10 +100,10 @@ def test_a_blind_bench_fails():
 def test_accuracy_counts_labels():
     labels = [int(row.argmax()) for row in REFERENCES]
     labels[0] = (labels[0] + 1) % 50
-    result = Report(judge(NAMES, REFERENCES, REFERENCES, labels=labels), min_accuracy=0.95)
+    result = AnswersReport(judge(NAMES, REFERENCES, REFERENCES, labels=labels), min_accuracy=0.95)
     assert result.accuracy == 0.9
     assert "90.00% is below 95.00%" in result.failures[0]
-    assert Report(result.verdicts, min_accuracy=0.9).passed
+    assert AnswersReport(result.verdicts, min_accuracy=0.9).passed
 
 
 def test_different_shapes_are_an_error_and_no_failure():
@@ -120,7 +120,7 @@ def test_steps_show_where_an_error_appears():
     steps = judge_steps(stored, references)
     assert [step.names[-1] for step in steps] == ["a", "b", "c"]
     assert [step.passed for step in steps] == [True, False, False]
-    result = Report(judge(NAMES, REFERENCES, REFERENCES), steps)
+    result = AnswersReport(judge(NAMES, REFERENCES, REFERENCES), steps)
     assert result.first_bad_step == steps[1]
     assert "first appears in 'b'" in result.failures[0]
 

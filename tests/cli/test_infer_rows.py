@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.support.ended import begun, ended
 from vgg16gpu.cli import cli
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 from vgg16gpu.pictures.loading import loader
 from vgg16gpu.zoo.digits import heldout
 
@@ -161,14 +161,14 @@ def test_resume_and_format_want_a_file_of_rows(folder, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_until_rows_are_whole_and_resume_goes_on(folder, whole, tmp_path, monkeypatch, number):
-    path, write = tmp_path / "rows.csv", Results.write
+    path, write = tmp_path / "rows.csv", ResultWriter.write
     with monkeypatch.context() as patched:
 
         def struck(results, answers):
             os.kill(os.getpid(), number)
             write(results, answers)
 
-        patched.setattr(Results, "write", struck)
+        patched.setattr(ResultWriter, "write", struck)
         # So few files under way that the first rows cannot be all: on a busy machine the writer may come late.
         patched.setattr(loader.Loader.__init__, "__defaults__", ((0, 0), 8))
         before = [(each, signal.signal(each, default)) for each, default in DEFAULTS]  # as where no test runs

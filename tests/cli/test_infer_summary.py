@@ -5,20 +5,20 @@ import numpy as np
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
-from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.tally import RunSummary
 from vgg16gpu.cli.infer.times import Stages
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 
 
 def answers(count, best, probability, errors, unread=()):
     """Inputs f0, f1, ... with one rank each."""
     names = [f"f{n}" for n in range(count)]
     ranks = np.array(best).reshape(count, 1), np.array(probability, np.float64).reshape(count, 1)
-    return Answers(names, errors, np.zeros((count, 15), np.float32), *ranks, (), frozenset(unread))
+    return PredictionBatch(names, errors, np.zeros((count, 15), np.float32), *ranks, (), frozenset(unread))
 
 
 def test_reasons_and_classes_are_counted_and_cut(capsys):
-    tally = Tally([f"label {n}" for n in range(15)], MANY)
+    tally = RunSummary([f"label {n}" for n in range(15)], MANY)
     found = [n % 15 for n in range(100)]
     tally.add(answers(100, found, [0.5 + 0.01 * n for n in found], [""] * 100))
     tally.add(answers(3, [-1] * 3, [np.nan] * 3, ["scores are NaN"] * 3))

@@ -139,15 +139,15 @@ def test_older_names_are_hidden_and_still_taken(old, monkeypatch):
     assert old in options(command, hidden=True)
     assert new in options(command)
     assert old not in CliRunner().invoke(cli, [*name.split(), "--help"]).stdout
-    monkeypatch.setattr(f"{command_module(name)}.Options", lambda **values: seen.append(values[parameter]) or 1 / 0)
+    monkeypatch.setattr(options_class(name), lambda **values: seen.append(values[parameter]) or 1 / 0)
     results = [CliRunner().invoke(cli, [*name.split(), option, "3,5"]) for option in (new, old)]
     assert seen[0] == seen[1]
     assert seen[0]
     assert [f"{old} is called {new} now; the old name will go" in result.stderr for result in results] == [False, True]
 
 
-def command_module(name):
-    return {"tune": "vgg16gpu.cli.tune", "lab run": "vgg16gpu_lab.cli.command"}[name]
+def options_class(name):
+    return {"tune": "vgg16gpu.cli.tune.TuneOptions", "lab run": "vgg16gpu_lab.cli.command.Options"}[name]
 
 
 def test_exit_codes_are_in_every_help():

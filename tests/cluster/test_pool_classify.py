@@ -21,8 +21,8 @@ from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import slots
 from vgg16gpu.runtime.answers import stream
-from vgg16gpu.runtime.answers.feeding import Feeder
-from vgg16gpu.runtime.frames import Frames
+from vgg16gpu.runtime.answers.feeding import LocalDeviceWorker
+from vgg16gpu.runtime.frames import StagingBuffers
 
 from .conftest import PATIENCE
 
@@ -44,11 +44,11 @@ def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Non
     """Plants a fault in one engine: from the batch of that number on (counted from 0) nothing comes back from it."""
 
     def plant(engine: Engine, after: int) -> None:
-        receive = Frames.receive
+        receive = StagingBuffers.receive
         received: list[Any] = []
         failed = threading.Event()
 
-        def faulty(self: Frames, *arguments: Any) -> Any:
+        def faulty(self: StagingBuffers, *arguments: Any) -> Any:
             if self._device is engine.device:
                 received.append(arguments)
                 if len(received) > after:
@@ -58,7 +58,7 @@ def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Non
                 failed.wait(PATIENCE)  # else the others may leave it no batch to fail at
             return receive(self, *arguments)
 
-        monkeypatch.setattr(Frames, "receive", faulty)
+        monkeypatch.setattr(StagingBuffers, "receive", faulty)
 
     return plant
 
@@ -137,7 +137,7 @@ def test_the_last_device_that_fails_is_told(
 
     before = threading.active_count()
     with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
-        monkeypatch.setattr(Frames, "launch", broken)
+        monkeypatch.setattr(StagingBuffers, "launch", broken)
         with pytest.raises(KernelError, match="the launch failed"):
             list(pool.classify([pictures]))
         assert sum(bool(share.problem) for share in pool.shares) == 1
@@ -147,10 +147,10 @@ def test_the_last_device_that_fails_is_told(
 def test_a_device_that_cannot_begin_leaves_nothing_of_the_others(
     narrow_model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Feeder] = []
-    closed: list[Feeder] = []
+    made: list[LocalDeviceWorker] = []
+    closed: list[LocalDeviceWorker] = []
 
-    class Noted(Feeder):
+    class Noted(LocalDeviceWorker):
         def __init__(self, *given: Any) -> None:
             if made:
                 raise DeviceError("there is no room for pictures")
@@ -161,7 +161,7 @@ def test_a_device_that_cannot_begin_leaves_nothing_of_the_others(
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr(stream, "Feeder", Noted)
+    monkeypatch.setattr(stream, "LocalDeviceWorker", Noted)
     before = {*threading.enumerate()}
     with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
         with pytest.raises(DeviceError, match="there is no room for pictures"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vgg16gpu.cluster.job import Cut
+from vgg16gpu.cluster.job import ShardPlan
 from vgg16gpu.cluster.ray_run import ATTEMPTS, RayCluster, _Dealing
 from vgg16gpu.errors import InputError, KernelError, ModelError
 
@@ -40,7 +40,7 @@ class PlayedRay:
         return lambda kind: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: self._actor(kind)))
 
     def _actor(self, kind: type) -> Any:
-        if kind.__name__ == "Progress":
+        if kind.__name__ == "RayProgress":
             return SimpleNamespace(take=SimpleNamespace(remote=lambda: lambda: 1), number=-1)
         number, self._actors = self._actors, self._actors + 1
 
@@ -66,7 +66,7 @@ class PlayedRay:
 
 
 def deal(ray: PlayedRay, shards: int, actors: int) -> None:
-    job: Any = SimpleNamespace(cut=Cut(shards * 10, 10), folder=Path())
+    job: Any = SimpleNamespace(cut=ShardPlan(shards * 10, 10), folder=Path())
     _Dealing(ray, job, RayCluster("cpu", actors, 1), range(shards)).run(lambda _: None)
 
 

@@ -13,7 +13,7 @@ from vgg16gpu.devices.cpu import device as cpu
 from vgg16gpu.devices.cuda import compiler as cuda_compiler
 from vgg16gpu.devices.cuda import device as cuda
 from vgg16gpu.devices.cuda import probe as cuda_probe
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.errors import DeviceError, KernelError
 
 
@@ -27,7 +27,7 @@ class FakeDevice:
 
     def build(self, kernels):
         for kernel in kernels:
-            CubinCompiler((9, 0)).cubins([Unit(kernel.source, kernel.defines)])
+            CubinCompiler((9, 0)).cubins([CubinUnit(kernel.source, kernel.defines)])
             self.built.append(kernel.name)
 
     def close(self):

@@ -18,7 +18,7 @@ from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
-from vgg16gpu.devices.weight_store import WeightStore
+from vgg16gpu.devices.weight_store import WeightCache
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.executor import Executor
@@ -82,11 +82,11 @@ def of_one(precision: str, sides: tuple[int, int], device: Traced) -> list[list[
         return reads(device, alone)
 
 
-def store_on(device: Traced) -> WeightStore:
-    return WeightStore(device)  # type: ignore[arg-type]  # it has what a store and a plan ask of a device, and no more
+def store_on(device: Traced) -> WeightCache:
+    return WeightCache(device)  # type: ignore[arg-type]  # it has what a store and a plan ask of a device, and no more
 
 
-def loaded(store: WeightStore, plan: CompiledModel) -> Executor:
+def loaded(store: WeightCache, plan: CompiledModel) -> Executor:
     return Executor(plan, store.device, store.lease(plan.weights))
 
 

@@ -51,8 +51,8 @@ from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import decode, decode_by_pillow, fitted
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
-from vgg16gpu.pictures.slots import MAX_SIDE, Row, Slot
-from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
+from vgg16gpu.pictures.slots import MAX_SIDE, SampleRow, Slot
+from vgg16gpu.runtime.answers.fitting import GpuResizer, fit_of
 
 DECODED, AGREES = "decoded by Pillow", "decoded by simplejpeg, as by Pillow"
 VERDICTS: Final = (REFUSED, DECODED, AGREES, CRASH, HANG, OUTSIDE, WRONG)
@@ -206,12 +206,12 @@ class Kernel:
         fit = fit_of(Preprocess.named("unit", channels), (SIDE, SIDE))
         assert fit is not None
         self._device = open_device("cpu").device
-        self._fitter = Fitter(self._device, fit, LARGE)
+        self._fitter = GpuResizer(self._device, fit, LARGE)
 
     def __call__(self, pixels: Pixels) -> Pixels:
         height, width, channels = pixels.shape
         slot = Slot(np.ascontiguousarray(pixels).reshape(-1), is_pinned=False, used=pixels.size)
-        slot.rows.append(Row(0, 0, NAME, 0, height, width))
+        slot.rows.append(SampleRow(0, 0, NAME, 0, height, width))
         found = np.empty((SIDE, SIDE, channels), np.uint8)
         self._device.copy_out(found.reshape(-1), self._fitter.begin(slot))
         self._device.synchronize()

@@ -24,7 +24,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source
 from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, DType, OutputForm, Pointer
+from vgg16gpu.program.values import Arena, DType, Pointer, TensorFormat
 
 BATCH = 3
 LEFT, ROOM = 0x5A, 0x5B  # what the arena and the outputs hold where nobody has written
@@ -82,7 +82,7 @@ class Arranged:
         end = Pointer(Arena.ACTIVATIONS, program.control.end)
         first = take(Pointer(Arena.STAGING, self.images), DType.F32, self.x.shape, strides, entry.pointer, end)
         pairs = zip(program.stored_outputs, self.rooms, strict=True)
-        last = [give(stored, OutputForm(), Pointer(Arena.STAGING, room)) for stored, room in pairs]
+        last = [give(stored, TensorFormat(), Pointer(Arena.STAGING, room)) for stored, room in pairs]
         return [first, *entry.steps, *program.steps, *last]
 
     def run(self, *needed: int) -> None:

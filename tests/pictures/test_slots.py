@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from vgg16gpu.pictures.slots import Closed, Ring, Row
+from vgg16gpu.pictures.slots import BufferPool, Closed, SampleRow
 
 
 def pinned(nbytes):
@@ -13,7 +13,7 @@ def pinned(nbytes):
 
 
 def test_early_slots_are_used_once_and_pinned_ones_again():
-    ring = Ring(64, 2)
+    ring = BufferPool(64, 2)
     early = [ring.take(), ring.take()]
     assert not any(slot.is_pinned for slot in early)
     ring.pin(pinned, takes_pictures=True)
@@ -23,7 +23,7 @@ def test_early_slots_are_used_once_and_pinned_ones_again():
     slots = [ring.take(), ring.take()]
     assert all(slot.is_pinned and len(slot.buffer) == 64 for slot in slots)
     assert not np.shares_memory(slots[0].buffer, slots[1].buffer)
-    slots[0].rows.append(Row(0, 0, "a", 0))
+    slots[0].rows.append(SampleRow(0, 0, "a", 0))
     slots[0].used = 9
     ring.give_back(slots[0])
     again = ring.take()
@@ -34,7 +34,7 @@ def test_early_slots_are_used_once_and_pinned_ones_again():
 
 @pytest.mark.parametrize("pins", [False, True])
 def test_who_takes_too_many_waits(pins):
-    ring = Ring(16, 1)
+    ring = BufferPool(16, 1)
     if pins:
         ring.pin(pinned, takes_pictures=False)
     first, found = ring.take(), []
@@ -51,7 +51,7 @@ def test_who_takes_too_many_waits(pins):
 
 
 def test_closing_wakes_who_waits_and_refuses_who_comes():
-    ring = Ring(16, 1)
+    ring = BufferPool(16, 1)
     ring.take()
     caught = []
 

@@ -16,11 +16,11 @@ from tests.support.late_device import LateDevice
 from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine
 from vgg16gpu.devices import Opened
-from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
+from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, PinnedCopier
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.runtime.batcher import Item, cut, flow
+from vgg16gpu.runtime.batcher import Request, cut, flow
 from vgg16gpu.runtime.double_buffer import DEPTH
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import OutputRows
 from vgg16gpu.zoo.digits import heldout
 
 
@@ -37,12 +37,12 @@ def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> N
         sent.append(np.concatenate(parts))
         return sent[-1]
 
-    def receive(batch: Any) -> Results:
+    def receive(batch: Any) -> OutputRows:
         nonlocal under_way
         under_way -= 1
-        return Results((10 * batch,), batch % 5 == 0, batch % 3 == 0)
+        return OutputRows((10 * batch,), batch % 5 == 0, batch % 3 == 0)
 
-    numbered = (Item(number, part) for number, part in enumerate(items(rows)))
+    numbered = (Request(number, part) for number, part in enumerate(items(rows)))
     done = list(flow(cut(numbered, size), send, receive))
     assert [len(batch) for batch in sent[:-1]] == [size] * (len(sent) - 1)
     assert np.array_equal(np.concatenate(sent), rows)
@@ -64,7 +64,7 @@ def test_staging_copies_all_parts_and_zeroes_the_rest(rows: int, spare: int) -> 
     x = generator.integers(0, 256, (rows, width), dtype=np.uint8)
     target = np.full((rows + spare, width), 7, np.uint8)
     bounds = sorted(generator.integers(0, rows + 1, 5))
-    stager = Stager()
+    stager = PinnedCopier()
     stager.fill(target, np.split(x, bounds))
     stager.close()
     stager.close()
@@ -74,7 +74,7 @@ def test_staging_copies_all_parts_and_zeroes_the_rest(rows: int, spare: int) -> 
 
 def test_staging_within_the_same_memory() -> None:
     memory = np.random.default_rng(0).integers(0, 256, (65, 2 * THREADS * MIN_NBYTES // 64), dtype=np.uint8)
-    stager = Stager()
+    stager = PinnedCopier()
     for start in (0, 1):
         kept = memory[start : start + 60].copy()
         stager.fill(memory, [memory[start : start + 60]])
@@ -85,7 +85,7 @@ def test_staging_within_the_same_memory() -> None:
 
 
 def test_staging_raises_what_a_thread_raises() -> None:
-    stager = Stager()
+    stager = PinnedCopier()
     with pytest.raises(ValueError, match="broadcast"):
         stager.fill(np.empty((64, MIN_NBYTES), np.uint8), [np.empty((64, MIN_NBYTES - 1), np.uint8)])
     stager.close()

@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.staging import Rows
 from vgg16gpu.program.values import TensorDesc
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import OutputRows
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_other_bits_of_a_replay_and_of_a_run_are_seen(model: Path, monkeypatch: 
         found.view(np.uint32)[0, 0] ^= len(reads) == 2
         return found
 
-    def faulty_run(executor: Executor, batch: int, images: Rows) -> Results:
+    def faulty_run(executor: Executor, batch: int, images: Rows) -> OutputRows:
         batches.append(batch)
         found = run(executor, batch, images)
         found.outputs[0].view(np.uint32)[0, 0] ^= len(batches) in (2, 70)  # the first is what is expected

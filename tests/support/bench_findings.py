@@ -12,7 +12,7 @@ from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.readings import GpuState
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary
 from vgg16gpu.bench.records.content import content
-from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks
+from vgg16gpu.bench.records.findings import Absent, BatchResult, BenchmarkEntry, Findings, Measured, Remarks
 
 MODEL = {"path": "models/vgg16.onnx", "sha256": "0" * 64, "input_shape": [3, 224, 224]}
 LOADED = GpuState(sm_mhz=1725.0, memory_mhz=3201.0, power_w=690.0, temperature_c=60.0, readings=4)
@@ -24,7 +24,7 @@ def summary(milliseconds: float) -> Summary:
 
 def entry(
     name: str, ms: float, *, variant: str = "", loaded: bool = False, unchecked: str = "", tf32: bool = False
-) -> Entry:
+) -> BenchmarkEntry:
     """Back to back `ms`, host to host one more; under load a tenth more. The error of TF32 is 4e-3."""
     times = [
         Measured(Regime.COOL, Method.BACK_TO_BACK, summary(ms)),
@@ -33,10 +33,10 @@ def entry(
     if loaded:
         times.append(Measured(Regime.SUSTAINED, Method.BACK_TO_BACK, summary(1.1 * ms), LOADED))
     error = 4e-3 if tf32 else 1e-6
-    return Entry(name, variant, None if unchecked else error, unchecked, tuple(times), tf32)
+    return BenchmarkEntry(name, variant, None if unchecked else error, unchecked, tuple(times), tf32)
 
 
-def batch_result(precision: str, batch: int, ours_ms: float, *others: Entry) -> BatchResult:
+def batch_result(precision: str, batch: int, ours_ms: float, *others: BenchmarkEntry) -> BatchResult:
     layers = (
         LayerTime("input", "to_nhwc", ("input",), 1e-5, 5, 0, 10**6, 2.5e-7),
         LayerTime("conv 3x3 3->64 + relu", "conv", ("a", "b"), 1e-4, 5, 10**9, 10**6, 2e-5),
@@ -97,7 +97,7 @@ def result_with_tf32() -> dict[str, Any]:
     small = [("torch", 1.9, 0.57), ("jax", 2.0, 0.45), ("onnxruntime", 1.95, 0.5)]
     large = [("torch", 22.0, 5.9), ("jax", 22.5, 3.4)]
 
-    def entries(times: Sequence[tuple[str, float, float]], *, loaded: bool) -> list[Entry]:
+    def entries(times: Sequence[tuple[str, float, float]], *, loaded: bool) -> list[BenchmarkEntry]:
         strict = [entry(name, ms, variant="strict", loaded=loaded) for name, ms, _ in times]
         return strict + [entry(name, ms, variant="TF32", loaded=loaded, tf32=True) for name, _, ms in times]
 

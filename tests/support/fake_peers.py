@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from vgg16gpu.bench.measure.timing import Method
-from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.base import PeerError, RunMethod, Setting
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 
 SECONDS = 1e-3  # that every run takes, it says
@@ -60,9 +60,9 @@ class Peer:
         self._path = setting.path
         fail(self._path, "open")
 
-    def ways(self, x: np.ndarray) -> Sequence[Way]:
+    def ways(self, x: np.ndarray) -> Sequence[RunMethod]:
         return [
-            Way(variant, partial(Contender, self._path, x, variant, tf32))
+            RunMethod(variant, partial(Contender, self._path, x, variant, tf32))
             for variant, tf32 in (("strict", False), ("TF32", True))
         ]
 

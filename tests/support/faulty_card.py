@@ -17,7 +17,7 @@ import pytest
 from vgg16gpu.cluster import cards
 from vgg16gpu.cluster.cards import child, process
 from vgg16gpu.errors import KernelError
-from vgg16gpu.runtime.frames import Frames
+from vgg16gpu.runtime.frames import StagingBuffers
 
 VARIABLE: Final = "VGG16GPU_TESTED_FAULT"
 _PATIENCE: Final = 10.0  # seconds
@@ -69,10 +69,10 @@ class _Fault:
 
 
 def _break_frames(fault: _Fault) -> None:
-    receive = Frames.receive
+    receive = StagingBuffers.receive
     received: list[int] = []
 
-    def faulty(self: Frames, *arguments: Any) -> Any:
+    def faulty(self: StagingBuffers, *arguments: Any) -> Any:
         received.append(1)
         if len(received) > fault.after:
             if fault.is_here():
@@ -81,10 +81,10 @@ def _break_frames(fault: _Fault) -> None:
                 fault.wait()
         return receive(self, *arguments)
 
-    setattr(Frames, "receive", faulty)  # noqa: B010 - as above
+    setattr(StagingBuffers, "receive", faulty)  # noqa: B010 - as above
 
 
-def _fail(kind: str, frames: Frames) -> None:
+def _fail(kind: str, frames: StagingBuffers) -> None:
     if kind == "error":
         raise KernelError("an illegal address was met")
     if kind == "killed":

@@ -26,7 +26,7 @@ from vgg16gpu.compiler.planner.schedule import ProgramBuilder
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import Arena, Layout, OutputForm, Pointer, TensorDesc
+from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc, TensorFormat
 
 CONTROL = "control words"
 
@@ -81,8 +81,8 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(source, y, words=((status, y.shape[0]),)))
         return _take_in(source, y, status, kind)
 
-    def give_(x: TensorDesc, form: OutputForm, target: Pointer) -> KernelLaunch:
-        assert form == OutputForm()
+    def give_(x: TensorDesc, form: TensorFormat, target: Pointer) -> KernelLaunch:
+        assert form == TensorFormat()
         note(Event(x, TensorDesc(x.name, x.shape, Layout.PLAIN, target)))
         return _give(x, form, target)
 

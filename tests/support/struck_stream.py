@@ -19,9 +19,9 @@ from unittest import mock
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.slots import Ring
+from vgg16gpu.pictures.slots import BufferPool
 from vgg16gpu.runtime.answers import stream as stream_module
-from vgg16gpu.runtime.answers.rows import Heard, Ranking
+from vgg16gpu.runtime.answers.rows import FileEvents, Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 
 SECONDS = 20.0  # in which a trial is over
@@ -34,12 +34,12 @@ class Talker:
     decoded = None
     batches = 0
 
-    def __init__(self, tell: Callable[[Heard], None]) -> None:
+    def __init__(self, tell: Callable[[FileEvents], None]) -> None:
         self._tell = tell
 
     def feed(self, is_closed: Callable[[], bool]) -> None:
         while not is_closed():
-            self._tell(Heard([], []))
+            self._tell(FileEvents([], []))
 
     def close(self) -> None:
         """Nothing."""
@@ -63,7 +63,7 @@ class Rows:
     def __init__(self, *_: object) -> None:
         self._is_first = True
 
-    def add(self, _: Heard) -> None:
+    def add(self, _: FileEvents) -> None:
         """What is told. Threads have begun by then: one whose start is struck may wait for ever, in Python's code."""
         if self._is_first:
             self._is_first = False
@@ -72,7 +72,7 @@ class Rows:
 
 def trial(chance: random.Random) -> None:
     Rows.delay = 0.001 + 0.004 * chance.random()
-    loader = Loader(Listing(()), InputSpec((1,)), Ring(64, 2), 1)
+    loader = Loader(Listing(()), InputSpec((1,)), BufferPool(64, 2), 1)
     loader.start()
     stream = AnswerStream([Seat()], loader, Ranking(1))
     with suppress(KeyboardInterrupt):

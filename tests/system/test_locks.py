@@ -24,7 +24,7 @@ import pytest
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.slots import Ring, ordinary
+from vgg16gpu.pictures.slots import BufferPool, ordinary
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("vgg16gpu", "serving/vgg16gpu_serving", "lab/vgg16gpu_lab")
@@ -124,7 +124,7 @@ def test_a_signal_at_any_moment_leaves_the_locks_free(work: Callable[[Loader], N
     chance, before = random.Random(1), signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for _ in range(TRIALS):
-            ring = Ring(64, 2)
+            ring = BufferPool(64, 2)
             ring.pin(ordinary, takes_pictures=False)
             loader = Loader(Listing(()), InputSpec((1,)), ring, 1)
             loader.start()

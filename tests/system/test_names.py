@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.devices.cpu.compiler import Unit, compile_units
+from vgg16gpu.devices.cpu.compiler import LibraryUnit, compile_units
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample
 
@@ -101,6 +101,6 @@ def test_kernels_in_a_folder_of_any_name(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("VGG16GPU_CACHE", str(folder / "cache"))
     source = folder / "own.cu"
     source.write_text('#include "common.cuh"\nextern "C" __global__ void own(float* y) { y[0] = 1; }\n')
-    (library,) = compile_units([Unit(str(source))], "poison", 1).values()
+    (library,) = compile_units([LibraryUnit(str(source))], "poison", 1).values()
     assert library.path.is_file()
     assert [record.getMessage() for record in caplog.records] == [f"compiling {source} for the CPU"]

@@ -26,7 +26,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo import center_scores, generate
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.weights import LIMIT, Source, he_scale, scaled
+from vgg16gpu.zoo.weights import LIMIT, IntegerStream, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())
@@ -268,17 +268,17 @@ def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
 def test_integers_are_pcg64_words():
     words = np.random.PCG64(7).random_raw(3)
     expected = [sum(int(word) >> shift & 0xFFFF for shift in (0, 16, 32, 48)) - 2 * 0xFFFF for word in words]
-    assert Source(7).integers((3,)).tolist() == expected
+    assert IntegerStream(7).integers((3,)).tolist() == expected
 
 
 def test_integers_do_not_depend_on_how_they_are_asked_for():
-    whole, parts = Source(3), Source(3)
+    whole, parts = IntegerStream(3), IntegerStream(3)
     pieces = [parts.integers((count,)) for count in (1, 70_000, 65_535, 64_464)]
     assert np.array_equal(whole.integers((200, 1000)).ravel(), np.concatenate(pieces))
 
 
 def test_scaling_rounds_once():
-    integers, scale = Source(1).integers((1000,)), he_scale(27)
+    integers, scale = IntegerStream(1).integers((1000,)), he_scale(27)
     exact = [float(np.float32(int(value) * float(scale))) for value in integers]  # the product is exact in float64
     assert scaled(integers, scale).tolist() == exact
 

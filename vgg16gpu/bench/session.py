@@ -30,9 +30,17 @@ from vgg16gpu.bench.measure.timing import (
     measure_iterations,
 )
 from vgg16gpu.bench.peers.base import Setting, has_tf32
-from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.fleet import PeerProcesses
 from vgg16gpu.bench.peers.remote import RemotePeer
-from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks, Wanted
+from vgg16gpu.bench.records.findings import (
+    Absent,
+    BatchResult,
+    BenchmarkConfig,
+    BenchmarkEntry,
+    Findings,
+    Measured,
+    Remarks,
+)
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.quantised_file import rounds_values, without_rounding
 from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
@@ -55,7 +63,9 @@ OTHER_NUMBERS = (
 )
 
 
-def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], None] = lambda _: None) -> Findings:
+def run_benchmark(
+    wanted: BenchmarkConfig, say: Say, before_timing: Callable[[Engine], None] = lambda _: None
+) -> Findings:
     """Measure. `say` gets a line at every stage; `before_timing` may refuse, by an Error, the engine as it came out.
 
     What of ours gives wrong scores is not timed and named in `Findings.failures`, and so is a precision that fails once
@@ -63,12 +73,14 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
     Engine raises.
     """
     remarks = Remarks()
-    with Fleet(wanted.against, remarks) as fleet:
+    with PeerProcesses(wanted.against, remarks) as fleet:
         fleet.start()
         return _run(wanted, fleet, remarks, say, before_timing)
 
 
-def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]) -> Findings:
+def _run(
+    wanted: BenchmarkConfig, fleet: PeerProcesses, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]
+) -> Findings:
     """The benchmark, beside peers whose frameworks are being imported."""
     graph = wanted.model.graph(outputs=wanted.outputs)
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
@@ -121,7 +133,7 @@ class _Model:
     references: Array | None
 
 
-def _references(wanted: Wanted, graph: Graph, shape: tuple[int, ...], inputs: Array, say: Say) -> Array | None:
+def _references(wanted: BenchmarkConfig, graph: Graph, shape: tuple[int, ...], inputs: Array, say: Say) -> Array | None:
     """The scores that onnxruntime gives, before the engine's weights come: its session is gone by then.
 
     Of outputs that were asked for it is the first, a row for each input.
@@ -140,7 +152,7 @@ def _references(wanted: Wanted, graph: Graph, shape: tuple[int, ...], inputs: Ar
     return np.stack([oracle.values(x[None], [name])[name].reshape(-1)[: math.prod(row)] for x in inputs])
 
 
-def _begin(wanted: Wanted, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
+def _begin(wanted: BenchmarkConfig, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
     """What does not depend on the precision."""
     say("measuring the ceilings of the device")
     kind = engine.device.facts.kind
@@ -163,7 +175,13 @@ def _begin(wanted: Wanted, model: _Model, engine: Engine, remarks: Remarks, say:
 
 
 def _measure_precision(
-    wanted: Wanted, model: _Model, precision: str, engine: Engine, fleet: Fleet, findings: Findings, say: Say
+    wanted: BenchmarkConfig,
+    model: _Model,
+    precision: str,
+    engine: Engine,
+    fleet: PeerProcesses,
+    findings: Findings,
+    say: Say,
 ) -> None:
     say(f"{precision}: loading the peers")
     peers = fleet.open(_setting(wanted, model, precision, engine))
@@ -179,7 +197,7 @@ def _measure_precision(
         findings.iterations.append((precision, count, mean, summary))
 
 
-def _setting(wanted: Wanted, model: _Model, precision: str, engine: Engine) -> Setting:
+def _setting(wanted: BenchmarkConfig, model: _Model, precision: str, engine: Engine) -> Setting:
     kind = engine.device.facts.kind
     ordinal = int(wanted.device.partition(":")[2] or 0)
     threads = worker_threads(engine.device) if kind == "cpu" else 0
@@ -187,7 +205,7 @@ def _setting(wanted: Wanted, model: _Model, precision: str, engine: Engine) -> S
     return Setting(wanted.model.path, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled, tf32)
 
 
-def _effort(wanted: Wanted, kind: str) -> Effort:
+def _effort(wanted: BenchmarkConfig, kind: str) -> Effort:
     effort = GPU_EFFORT if kind == "cuda" else CPU_EFFORT
     return replace(effort, repeats=wanted.repeats, seconds=wanted.seconds or effort.seconds)
 
@@ -235,7 +253,7 @@ class _Bench:
 
     def _time(
         self, admitted: Sequence[Admitted], batch: int, what: str
-    ) -> tuple[tuple[Entry, ...], Sequence[dict[str, str]]]:
+    ) -> tuple[tuple[BenchmarkEntry, ...], Sequence[dict[str, str]]]:
         """The entries of all contenders that came through, and the cards' state after the cool regime."""
         contenders = [contender for contender, _ in admitted]
         self.say(f"{what}: {len(contenders)} contenders, cool")
@@ -251,7 +269,7 @@ class _Bench:
             self.say(f"{what}: sustained")
             sustained = self._sustained(contenders, cool, batch)
         entries = tuple(
-            Entry(c.name, c.variant, error, c.unchecked, _times(cool[i], sustained.get(i)), c.tf32)
+            BenchmarkEntry(c.name, c.variant, error, c.unchecked, _times(cool[i], sustained.get(i)), c.tf32)
             for i, (c, error) in enumerate(admitted)
             if i in cool
         )

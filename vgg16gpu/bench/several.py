@@ -36,7 +36,7 @@ Images = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DevicesConfig:
     """What to measure. devices: names, as --devices has them."""
 
     model: Model
@@ -65,7 +65,7 @@ class Streamed:
         return statistics.median(self.samples_per_s)
 
 
-def measure_several(wanted: Wanted, say: Say) -> Content:
+def measure_several(wanted: DevicesConfig, say: Say) -> Content:
     """Measure 1, 2, 4, ... and all of the devices; plain data, ready for a file.
 
     One is an `Engine`, several are a pool. Raises what building engines raises.
@@ -108,7 +108,7 @@ def _counts(most: int) -> list[int]:
     return [*itertools.takewhile(lambda count: count < most, (1 << power for power in range(most))), most]
 
 
-def _pool(wanted: Wanted, names: Sequence[str], precision: str) -> EnginePool:
+def _pool(wanted: DevicesConfig, names: Sequence[str], precision: str) -> EnginePool:
     kind = "cpu" if names[0] == "cpu" else "cuda"
     graph = wanted.model.graph(precision)
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, wanted.size)
@@ -132,7 +132,9 @@ def _arrays(pool: EnginePool) -> list[Images]:
     ]
 
 
-def _streamed(wanted: Wanted, pool: EnginePool, arrays: Sequence[Images], precision: str, by_one: bool) -> Streamed:
+def _streamed(
+    wanted: DevicesConfig, pool: EnginePool, arrays: Sequence[Images], precision: str, by_one: bool
+) -> Streamed:
     before = [share.images for share in pool.shares]
     is_alone = len(pool.engines) == 1
     alone = pool.engine

@@ -69,7 +69,7 @@ def rms(array: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArrayComparison:
     """Two arrays compared elementwise; `str()` is the one-line verdict with every number."""
 
     shape: tuple[int, ...]
@@ -96,7 +96,7 @@ class Comparison:
         )
 
 
-def compare(actual: npt.ArrayLike, expected: npt.ArrayLike, atol: float, rtol: float = 0.0) -> Comparison:
+def compare(actual: npt.ArrayLike, expected: npt.ArrayLike, atol: float, rtol: float = 0.0) -> ArrayComparison:
     """Compare elementwise: an element matches when |y - r| <= atol + rtol * |r|, or when both are the same infinity.
 
     NaN matches nothing, not even NaN. Raises InputError when the shapes differ.
@@ -107,7 +107,7 @@ def compare(actual: npt.ArrayLike, expected: npt.ArrayLike, atol: float, rtol: f
         matches = (difference == 0) | (np.isfinite(difference) & (difference <= atol + rtol * np.abs(r)))
         relative = np.where(difference == 0, 0.0, difference / np.abs(r))
     worst = _worst(difference)
-    return Comparison(
+    return ArrayComparison(
         shape=y.shape,
         atol=atol,
         rtol=rtol,

@@ -68,7 +68,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Trial:
+class DeviceTrial:
     """The device that was opened and why, and what went wrong when it was used, or ""."""
 
     device: str
@@ -98,15 +98,15 @@ class Machine:
     cache_entries: int
     cache_nbytes: int
     cache_problem: str
-    trial: Trial
+    trial: DeviceTrial
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """The verdicts on a machine."""
 
     checks: tuple[Check, ...]
-    trial: Trial
+    trial: DeviceTrial
 
     @property
     def healthy(self) -> bool:
@@ -174,30 +174,32 @@ def _compiler() -> tuple[str, str]:
     return f"{' '.join(compiler.command)}: {compiler.version.splitlines()[0]}", ""
 
 
-def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_device) -> Trial:
+def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_device) -> DeviceTrial:
     """Open a device, compile one kernel for it, run that, and look at the result."""
     try:
         device, reason = opener(name)
     except Error as error:
-        return Trial("none", "", str(error))
+        return DeviceTrial("none", "", str(error))
     try:
         problem = "" if relu_is_right(device) else "the device computes a wrong result: max(x, 0) of eight numbers"
     except Error as error:
         problem = str(error)
     finally:
         device.close()
-    return Trial(device.facts.kind, reason, problem)
+    return DeviceTrial(device.facts.kind, reason, problem)
 
 
-def try_device_apart(name: str, run: Runner = run_quietly) -> Trial:
+def try_device_apart(name: str, run: Runner = run_quietly) -> DeviceTrial:
     """`try_device` in a process of its own: a broken driver or build may end the process, and must not end this one."""
     result = run([sys.executable, "-m", "vgg16gpu.checks.doctor", name])
     try:
-        return Trial(**json.loads(result.stdout))
+        return DeviceTrial(**json.loads(result.stdout))
     except (ValueError, TypeError):
         lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
         cause = f"signal {-result.returncode}" if result.returncode < 0 else f"exit status {result.returncode}"
-        return Trial("none", "", f"the process that tried it ended with {cause}" + (f": {lines[-1]}" if lines else ""))
+        return DeviceTrial(
+            "none", "", f"the process that tried it ended with {cause}" + (f": {lines[-1]}" if lines else "")
+        )
 
 
 def relu_is_right(device: Device) -> bool:
@@ -222,7 +224,7 @@ def relu_is_right(device: Device) -> bool:
     return bool(np.array_equal(result, np.maximum(values, 0)))
 
 
-def diagnose(machine: Machine) -> Report:
+def diagnose(machine: Machine) -> DoctorReport:
     """Judge what was found."""
     checks = (
         _system(machine),
@@ -236,7 +238,7 @@ def diagnose(machine: Machine) -> Report:
         _cache(machine),
         _device(machine),
     )
-    return Report(checks, machine.trial)
+    return DoctorReport(checks, machine.trial)
 
 
 def _system(machine: Machine) -> Check:

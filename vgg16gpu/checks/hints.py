@@ -30,7 +30,7 @@ _FLOAT32: Final = 1e-6  # softmax by another library
 
 
 @dataclass(frozen=True)
-class _Form:
+class _SameForm:
     """Ours and theirs, brought to the same form."""
 
     ours: _Rows
@@ -79,19 +79,19 @@ def _found(
         yield _joined(form.words, _reordered(order))
 
 
-def _form(ours: _Rows, theirs: _Rows, slack: _Rows, bound: float) -> _Form:
+def _form(ours: _Rows, theirs: _Rows, slack: _Rows, bound: float) -> _SameForm:
     """The same form, if one of them is probabilities or their logarithms and the other is not."""
     near = bound * _largest(theirs) + slack
     ours_sum, theirs_sum = _are_probabilities(ours, 0), _are_probabilities(theirs, slack)
     if theirs_sum and not ours_sum:
-        return _Form(softmax(ours), theirs, slack + np.nanmax(_error_of_probabilities(ours, bound)), _PROBABILITIES)
+        return _SameForm(softmax(ours), theirs, slack + np.nanmax(_error_of_probabilities(ours, bound)), _PROBABILITIES)
     if ours_sum and not theirs_sum:
         is_log = _are_probabilities(np.exp(theirs), slack)
         allowed = _error_of_probabilities(theirs, bound) + slack
-        return _Form(ours, softmax(theirs), allowed, _LOGARITHMS if is_log else _BEFORE_SOFTMAX)
+        return _SameForm(ours, softmax(theirs), allowed, _LOGARITHMS if is_log else _BEFORE_SOFTMAX)
     if _are_probabilities(np.exp(theirs), slack) and not _are_probabilities(np.exp(ours), 0):
-        return _Form(_log_softmax(ours), theirs, 2 * near, _LOGARITHMS)
-    return _Form(ours, theirs, near, "")
+        return _SameForm(_log_softmax(ours), theirs, 2 * near, _LOGARITHMS)
+    return _SameForm(ours, theirs, near, "")
 
 
 _PROBABILITIES: Final = (

@@ -17,7 +17,7 @@ import numpy as np
 from vgg16gpu.checks.accuracy import Floats, layer_error, score_error
 from vgg16gpu.checks.float64_oracle import Float64Oracle
 from vgg16gpu.checks.quantised_file import Edit
-from vgg16gpu.checks.testbench import Decision, StepVerdict, Verdict, judge
+from vgg16gpu.checks.testbench import Decision, InputVerdict, StepVerdict, judge
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.errors import ModelError
@@ -42,7 +42,7 @@ class Float64Judge:
         self._oracle: Float64Oracle | None = None
         self._asked = 0
 
-    def scores(self, verdict: Verdict, ours: Array, theirs: Array, x: Array, tolerance: float) -> Verdict:
+    def scores(self, verdict: InputVerdict, ours: Array, theirs: Array, x: Array, tolerance: float) -> InputVerdict:
         """Return the verdict on (1, K) scores that failed beside onnxruntime's. x: the input, (1, ...)."""
         found = self._exact(x) if _may_be_rounding(verdict.error, tolerance) else None
         if found is None:

@@ -39,7 +39,7 @@ def without_rounding(model: onnx.ModelProto, read: Read) -> None:
     and for a DequantizeLinear with other numbers than the QuantizeLinear before it.
     """
     constants = _Constants(model, read)
-    integers: dict[str, Integers] = {}
+    integers: dict[str, QuantisedRange] = {}
     for node in _quantised(model):
         if node.op_type == "QuantizeLinear":
             integers[node.output[0]] = found = constants.integers(node)
@@ -80,7 +80,7 @@ def add_noise(model: onnx.ModelProto, read: Read) -> None:
     model.graph.node.extend(nodes)
 
 
-class Integers(NamedTuple):
+class QuantisedRange(NamedTuple):
     """What integers mean: (q - zero) * scale, q from `low` to `high`."""
 
     scale: Any  # of the numpy type of what is quantised
@@ -88,7 +88,7 @@ class Integers(NamedTuple):
     low: int
     high: int
 
-    def means_same(self, other: Integers) -> bool:
+    def means_same(self, other: QuantisedRange) -> bool:
         """Return whether the same integers stand for the same numbers."""
         return bool(self.scale == other.scale) and self.zero == other.zero
 
@@ -107,7 +107,7 @@ class _Constants:
             elif node.op_type == "Identity":
                 self._copies[node.output[0]] = node.input[0]
 
-    def integers(self, node: onnx.NodeProto) -> Integers:
+    def integers(self, node: onnx.NodeProto) -> QuantisedRange:
         """Return what the integers of a QuantizeLinear or DequantizeLinear mean. Raises ModelError."""
         scale = self._number(node, node.input[1])
         if len(node.input) > 2 and node.input[2]:
@@ -117,9 +117,9 @@ class _Constants:
             quantises = node.op_type == "QuantizeLinear" and told
             zero = np.zeros((), helper.tensor_dtype_to_np_dtype(told if quantises else TensorProto.UINT8))[()]
         limits = np.iinfo(zero.dtype)
-        return Integers(scale, int(zero), int(limits.min), int(limits.max))
+        return QuantisedRange(scale, int(zero), int(limits.min), int(limits.max))
 
-    def narrower(self, node: onnx.NodeProto, found: Integers) -> Integers:
+    def narrower(self, node: onnx.NodeProto, found: QuantisedRange) -> QuantisedRange:
         """Return the integers that a Clip of integers leaves. Raises ModelError."""
         given = [self._number(node, name) if name else None for name in (*node.input[1:], "", "")[:2]]
         low, high = (other if limit is None else int(limit) for limit, other in zip(given, found[2:], strict=True))
@@ -156,7 +156,7 @@ def _quantised(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return found
 
 
-def _clip(model: onnx.ModelProto, node: onnx.NodeProto, found: Integers) -> None:
+def _clip(model: onnx.ModelProto, node: onnx.NodeProto, found: QuantisedRange) -> None:
     """Make a node the Clip to what the integers can mean."""
     kind = type(found.scale)
     limits = [kind(limit - found.zero) * found.scale for limit in (found.low, found.high)]

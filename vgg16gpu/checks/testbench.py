@@ -2,10 +2,10 @@
 
 An input passes when the norm-wise error of its scores is within the tolerance of the precision and, in fp32, the best
 class is the reference's: a less precise sum may take the other of two that are nearly equal. int8 has no tolerance; its
-mean error over all inputs is compared with that of onnxruntime's quantised form (`Quantised`).
-A testbench whose references are all alike cannot see much: some of those of the standard inputs must differ from each
-other by more than the tolerance, or the whole check fails as blind (`Control`). An engine that gives all inputs one
-answer then fails, whether there are a thousand classes, two, or none.
+mean error over all inputs is compared with that of onnxruntime's quantised form (`Quantised`). A testbench whose
+references are all alike cannot see much: some of those of the standard inputs must differ from each other by more than
+the tolerance, or the whole check fails as blind (`DistinctReferences`). An engine that gives all inputs one answer then
+fails, whether there are a thousand classes, two, or none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOP = 5
 
 
 @dataclass(frozen=True)
-class Verdict:
+class InputVerdict:
     """One input judged. `error` is max|y - r| / max|r|; `top5` counts the classes that both top-5 hold.
 
     by_float64: r is what float64 gives, since onnxruntime's answer is beyond the tolerance. Where the numbers are not
@@ -84,7 +84,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Control:
+class DistinctReferences:
     """Count the references that differ from each other by more than `margin` (`score_error`), up to `needed`."""
 
     found: int
@@ -136,13 +136,13 @@ class Rounded:
 
 
 @dataclass(frozen=True)
-class Report:
+class AnswersReport:
     """The outcome of a testbench."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[InputVerdict, ...]
     steps: tuple[StepVerdict, ...] = ()
     tolerance: float = SCORE_TOLERANCE
-    control: Control | None = None  # of the standard inputs
+    control: DistinctReferences | None = None  # of the standard inputs
     min_accuracy: float = 0.0
     quantised: Quantised | None = None
     hints: tuple[str, ...] = ()  # why references may not agree, and what to do
@@ -232,7 +232,7 @@ def judge(
     *,
     same_best: bool = True,
     classes: int | None = None,
-) -> tuple[Verdict, ...]:
+) -> tuple[InputVerdict, ...]:
     """One verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
 
     Where two classes are the reference's best, each of them is right. classes: how many, default K; 0 where the numbers
@@ -241,12 +241,12 @@ def judge(
     errors = score_error(scores, references)
     if classes == 0:
         return tuple(
-            Verdict(name, float(error), None, None, 0, 0, None, _within(error, tolerance))
+            InputVerdict(name, float(error), None, None, 0, 0, None, _within(error, tolerance))
             for name, error in zip(names, errors, strict=True)
         )
     ours, theirs = top_classes(scores, _TOP), top_classes(references, _TOP)
     return tuple(
-        Verdict(
+        InputVerdict(
             name=name,
             error=float(errors[i]),
             top1=int(ours[i, 0]),
@@ -261,7 +261,7 @@ def judge(
     )
 
 
-def control(references: Array, classes: int, tolerance: float = SCORE_TOLERANCE) -> Control:
+def control(references: Array, classes: int, tolerance: float = SCORE_TOLERANCE) -> DistinctReferences:
     """Count the rows of (N, K) references that differ from each other by more than the tolerance, and enough to see.
 
     classes: as in `judge`; of one or two, references may all be near two answers.
@@ -272,7 +272,7 @@ def control(references: Array, classes: int, tolerance: float = SCORE_TOLERANCE)
     for row in references:
         if len(kept) < needed and all(score_error(row[None], other[None])[0] > margin for other in kept):
             kept.append(row)
-    return Control(len(kept), needed, margin)
+    return DistinctReferences(len(kept), needed, margin)
 
 
 def judge_steps(

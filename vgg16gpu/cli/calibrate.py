@@ -44,7 +44,7 @@ _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
 
 
 @dataclass(frozen=True)
-class Options:
+class CalibrateOptions:
     """The command line, as it is."""
 
     model: str
@@ -78,7 +78,7 @@ def calibrate_command(ctx: click.Context, /, **values: Any) -> None:
     the step that rounds it with the least mean squared error. An image that cannot be read is told and left out; exit
     code 1 then.
     """
-    options = Options(**values)
+    options = CalibrateOptions(**values)
     model = Model(find_model(options.model))
     path, graph = model.path, model.graph()
     if model.has_scales:
@@ -125,7 +125,7 @@ def calibrate_command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _calibrated(
-    model: Model, options: Options, images: Iterable[NamedInput], given: dict[str, Any]
+    model: Model, options: CalibrateOptions, images: Iterable[NamedInput], given: dict[str, Any]
 ) -> tuple[Calibration, str, list[dict[str, Any]] | None]:
     """The scales, on which device, and what each of several has done. given: options of the engines."""
     if options.devices is None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vgg16gpu.checks.doctor import Report, State, diagnose, survey
+from vgg16gpu.checks.doctor import DoctorReport, State, diagnose, survey
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.options import device_option, json_option
 from vgg16gpu.cli.common.show import console, print_json
@@ -34,7 +34,7 @@ def doctor_command(context: click.Context, device: str, as_json: bool) -> None:
     context.exit(0 if report.healthy else EXIT_CHECK_FAILED)
 
 
-def to_json(report: Report) -> dict[str, object]:
+def to_json(report: DoctorReport) -> dict[str, object]:
     """The report as plain data."""
     return {
         "healthy": report.healthy,
@@ -44,7 +44,7 @@ def to_json(report: Report) -> dict[str, object]:
     }
 
 
-def show(report: Report, screen: Console) -> None:
+def show(report: DoctorReport, screen: Console) -> None:
     """Print the report as a table; what to do stands under the thing that is wrong."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for check in report.checks:

@@ -13,7 +13,7 @@ import click
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.tune.search import Finding, search, tiles
-from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
@@ -36,7 +36,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import open_device, tile_tables
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -51,7 +51,7 @@ _TOP_HELP = "Candidates of each convolution."
 
 
 @dataclass(frozen=True)
-class Options:
+class TuneOptions:
     """The command line, as it is."""
 
     models: tuple[str, ...]
@@ -91,7 +91,7 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
     and not used), or when the device fails on the way. Needs an NVIDIA GPU of compute capability 9.0, as no other has
     such kernels.
     """
-    options = Options(**values)
+    options = TuneOptions(**values)
     check_outputs({"--output": options.output, "--table": options.table})
     deadline = time.monotonic() + options.seconds
     device, _ = open_device(options.device, needs_gpu=True)
@@ -127,13 +127,13 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
         ctx.exit(EXIT_CHECK_FAILED)
 
 
-def _tasks(options: Options, facts: DeviceFacts) -> Iterator[Task]:
+def _tasks(options: TuneOptions, facts: DeviceFacts) -> Iterator[TuneTask]:
     for graph, size in _graphs(options):
         shapes = [resolve_input_shape(graph, batch, size) for batch in sorted(options.batches)]
         yield from tasks(graph, facts, options.precisions, shapes)
 
 
-def _graphs(options: Options) -> Iterator[tuple[Graph, tuple[int, int] | None]]:
+def _graphs(options: TuneOptions) -> Iterator[tuple[Graph, tuple[int, int] | None]]:
     models = (*options.models, *options.named)
     if not models:
         for height, width in options.sizes or [(size, size) for size in DEFAULT_SIZES]:
@@ -150,7 +150,7 @@ def _compile(compiler: CubinCompiler) -> Callable[[Kernel], None]:
     """Into the cache, from where the device takes it."""
 
     def compile_kernel(kernel: Kernel) -> None:
-        compiler.cubins([Unit(kernel.source, kernel.defines)])
+        compiler.cubins([CubinUnit(kernel.source, kernel.defines)])
 
     return compile_kernel
 

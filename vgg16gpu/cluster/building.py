@@ -14,14 +14,14 @@ from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.runtime.answers.codec_choice import codec_for
-from vgg16gpu.runtime.answers.stream import Seat, Station
+from vgg16gpu.runtime.answers.stream import LocalWorkerFactory, WorkerFactory
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Outputs
 
 if TYPE_CHECKING:
     from vgg16gpu.cluster.cards.engine import CardEngine
-    from vgg16gpu.cluster.cards.fleet import Fleet
+    from vgg16gpu.cluster.cards.fleet import CardProcesses
 
 PoolEngine: TypeAlias = Union[Engine, "CardEngine"]
 Devices: TypeAlias = str | Sequence[str] | Sequence[Opened]
@@ -54,13 +54,13 @@ def outputs_of_none(engine: PoolEngine, x: Input, images: Images) -> Outputs:
     return engine.run(x) if isinstance(engine, Engine) else engine.outputs_of_none(images)
 
 
-def seat_of(engine: PoolEngine, decode: str | None) -> Seat:
+def seat_of(engine: PoolEngine, decode: str | None) -> WorkerFactory:
     """Where a folder's files are computed. decode: who decodes, where the device does. Raises DeviceError."""
     if isinstance(engine, Engine):
-        return Station(engine, codec_for(engine.device, decode) if decode else None)
-    from vgg16gpu.cluster.cards.feeding import CardSeat  # noqa: PLC0415 - for who has cards
+        return LocalWorkerFactory(engine, codec_for(engine.device, decode) if decode else None)
+    from vgg16gpu.cluster.cards.feeding import CardWorkerFactory  # noqa: PLC0415 - for who has cards
 
-    return CardSeat(engine, decode)
+    return CardWorkerFactory(engine, decode)
 
 
 def kill_processes(engines: Sequence[PoolEngine]) -> None:
@@ -85,7 +85,7 @@ def close_engines(engines: Sequence[PoolEngine]) -> None:
         raise failure
 
 
-def _found(model: Model, devices: Devices, options: Mapping[str, Any]) -> list[Opened] | Fleet:
+def _found(model: Model, devices: Devices, options: Mapping[str, Any]) -> list[Opened] | CardProcesses:
     """The devices, open, or the processes that have them."""
     given = [devices] if isinstance(devices, str) else list(devices)
     opened = [each for each in given if isinstance(each, Opened)]
@@ -96,9 +96,9 @@ def _found(model: Model, devices: Devices, options: Mapping[str, Any]) -> list[O
     names = resolve_devices(devices if isinstance(devices, str) else [str(name) for name in given])
     if not have_processes(names):
         return open_devices(names)
-    from vgg16gpu.cluster.cards.fleet import Fleet  # noqa: PLC0415 - for who has cards
+    from vgg16gpu.cluster.cards.fleet import CardProcesses  # noqa: PLC0415 - for who has cards
 
-    return Fleet(model, names, options)
+    return CardProcesses(model, names, options)
 
 
 def _built(

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from vgg16gpu.cluster.building import PoolEngine
-from vgg16gpu.cluster.crew import Member
+from vgg16gpu.cluster.crew import DeviceState
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.compiler.model import ModelSource
 from vgg16gpu.compiler.quantization.histogram import Histogram
@@ -91,7 +91,7 @@ class _Counted:
         self.histograms, self.lost = histograms, lost
 
 
-def _count(pool: EnginePool, batches: Iterable[Images], member: Member[PoolEngine]) -> _Counted:
+def _count(pool: EnginePool, batches: Iterable[Images], member: DeviceState[PoolEngine]) -> _Counted:
     done: list[Images] = []
     engine = member.engine
     names = tuple(quantised_inputs(engine.graph))

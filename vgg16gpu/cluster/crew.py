@@ -16,14 +16,14 @@ from vgg16gpu.errors import Error, InputError
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.forms import Images
-from vgg16gpu.runtime.outputs import Outputs, Results
+from vgg16gpu.runtime.outputs import OutputRows, Outputs
 
 _log = logging.getLogger(__name__)
 
 AHEAD: Final = DEPTH + 1  # batches for each engine: those under way, and one that waits
 
 
-class Lane(Protocol):
+class BatchSession(Protocol):
     """A way for batches of one form to whatever computes them: see `double_buffer.Lane`."""
 
     @property
@@ -31,7 +31,7 @@ class Lane(Protocol):
         """What has a batch computed."""
 
     @property
-    def receive(self) -> Callable[[Any], Results]:
+    def receive(self) -> Callable[[Any], OutputRows]:
         """What gives its results."""
 
     @property
@@ -39,22 +39,22 @@ class Lane(Protocol):
         """What makes of them what a caller gets."""
 
 
-class Computing(Protocol):
+class BatchEngine(Protocol):
     """An engine of this process, or of another one."""
 
     @property
     def device_choice(self) -> str:
         """On which device, and why."""
 
-    def lane(self, element_type: str, sample: tuple[int, ...], size: int) -> AbstractContextManager[Lane]:
+    def lane(self, element_type: str, sample: tuple[int, ...], size: int) -> AbstractContextManager[BatchSession]:
         """See `Engine.lane`."""
 
 
-E = TypeVar("E", bound=Computing)
+E = TypeVar("E", bound=BatchEngine)
 
 
 @dataclass
-class Share:
+class DeviceShare:
     """What one device has done of a pool's work. `problem`: why it was taken out; "" while it works."""
 
     device: str
@@ -65,11 +65,11 @@ class Share:
 
 
 @dataclass(eq=False)
-class Member(Generic[E]):
+class DeviceState(Generic[E]):
     """An engine of a pool, and its share of the work."""
 
     engine: E
-    share: Share
+    share: DeviceShare
 
     @property
     def works(self) -> bool:
@@ -77,19 +77,19 @@ class Member(Generic[E]):
         return not self.share.problem
 
 
-class Roll(Generic[E]):
+class DevicePool(Generic[E]):
     """Which engines of a pool work. From any thread."""
 
     def __init__(self, engines: Sequence[E]) -> None:
-        self.members = [Member(engine, Share(engine.device_choice)) for engine in engines]
+        self.members = [DeviceState(engine, DeviceShare(engine.device_choice)) for engine in engines]
         self._lock = threading.Lock()
 
     @property
-    def working(self) -> list[Member[E]]:
+    def working(self) -> list[DeviceState[E]]:
         """Those that have not been taken out; never empty."""
         return [member for member in self.members if member.works]
 
-    def take_out(self, member: Member[E], error: BaseException) -> bool:
+    def take_out(self, member: DeviceState[E], error: BaseException) -> bool:
         """Give it no more work, and say so; False for the last one, which stays: its errors are the caller's."""
         with self._lock:
             if not member.works:
@@ -118,13 +118,13 @@ class Form:
 
 
 @dataclass(eq=False)
-class Task:
+class BatchTask:
     """A batch to be computed: at the built size `batch`, or the smallest that holds it."""
 
     form: Form
     rows: Sequence[Images]
     batch: int | None = None
-    done: Future[Done] = field(default_factory=Future)
+    done: Future[BatchResultEvent] = field(default_factory=Future)
 
     @property
     def count(self) -> int:
@@ -133,21 +133,21 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class BatchResultEvent:
     """What came of a batch. joined: makes what a caller gets of all the results of an input."""
 
-    results: Results
+    results: OutputRows
     joined: Callable[..., Outputs]
 
 
-class Crew(Closing):
+class WorkerPool(Closing):
     """A thread for each engine of a roll. Tasks begin in the order in which they come, each with who is free."""
 
-    def __init__(self, roll: Roll[Any]) -> None:
+    def __init__(self, roll: DevicePool[Any]) -> None:
         self._roll = roll
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[BatchTask] = deque()
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, args=(member,), name=f"vgg16gpu-pool-{number}", daemon=True)
@@ -156,7 +156,7 @@ class Crew(Closing):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, task: Task) -> Task:
+    def submit(self, task: BatchTask) -> BatchTask:
         """Put it behind the others; its rows must stay as they are until it is done. Raises InputError once closed."""
         with self._lock:
             if self._is_closed:
@@ -187,7 +187,7 @@ class Crew(Closing):
             task.done.set_exception(InputError("the pool is closed; build a new one"))
         self._tasks.clear()
 
-    def _work(self, member: Member[Any]) -> None:
+    def _work(self, member: DeviceState[Any]) -> None:
         while member.works:
             worker = _Worker(member)
             try:
@@ -199,7 +199,7 @@ class Crew(Closing):
             finally:
                 worker.close()
 
-    def _take(self, worker: _Worker) -> Task | None:
+    def _take(self, worker: _Worker) -> BatchTask | None:
         """The next task; None where there is none and something is under way, or at the end."""
         with self._lock:
             while True:
@@ -211,7 +211,7 @@ class Crew(Closing):
                     return None
                 self._changed.wait()
 
-    def _fail(self, member: Member[Any], worker: _Worker, error: Exception) -> None:
+    def _fail(self, member: DeviceState[Any], worker: _Worker, error: Exception) -> None:
         """Others do what it had in hand; where there are none, or the input is to blame, its callers hear of it."""
         tasks = worker.in_hand()
         is_to_blame = isinstance(error, InputError)
@@ -227,20 +227,20 @@ class Crew(Closing):
 class _Worker:
     """What one engine has in hand, in its thread."""
 
-    def __init__(self, member: Member[Any]) -> None:
-        self.under_way: deque[tuple[Task, Any]] = deque()
+    def __init__(self, member: DeviceState[Any]) -> None:
+        self.under_way: deque[tuple[BatchTask, Any]] = deque()
         self._member = member
-        self._beginning: Task | None = None
+        self._beginning: BatchTask | None = None
         self._form: Form | None = None
-        self._lane: Lane | None = None
+        self._lane: BatchSession | None = None
         self._stack = ExitStack()
         self._since = 0.0
 
-    def in_hand(self) -> list[Task]:
+    def in_hand(self) -> list[BatchTask]:
         """All that is not done, the oldest first; the one that was being begun comes last."""
         return [task for task, _ in self.under_way] + ([self._beginning] if self._beginning else [])
 
-    def advance(self, task: Task | None) -> None:
+    def advance(self, task: BatchTask | None) -> None:
         """Begin a task, and end the oldest where there is no room for more, or nothing else to do."""
         if task is None:
             self._receive()
@@ -282,4 +282,4 @@ class _Worker:
             share.seconds + now - self._since,
         )
         self._since = now
-        task.done.set_result(Done(results, self._lane.joined))
+        task.done.set_result(BatchResultEvent(results, self._lane.joined))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.cluster.job import Job, JobFolder
+from vgg16gpu.cluster.job import JobFolder, ShardJob
 from vgg16gpu.cluster.manifest import Manifest
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer
@@ -24,7 +24,7 @@ SUMMARY: Final = "_summary.json"
 SIZES: Final = "part_bytes"  # in it
 
 
-def finish(job: Job, folder: JobFolder) -> dict[str, Any]:
+def finish(job: ShardJob, folder: JobFolder) -> dict[str, Any]:
     """Check all parts, which must be there, against the list; write the summary and _SUCCESS. The summary.
 
     Several processes may end a job at a time. Raises ModelError, naming the part, where a row is missing, of something
@@ -44,7 +44,7 @@ def finish(job: Job, folder: JobFolder) -> dict[str, Any]:
     return summary
 
 
-def check_sizes(job: Job, folder: JobFolder, summary: Mapping[str, Any]) -> bool:
+def check_sizes(job: ShardJob, folder: JobFolder, summary: Mapping[str, Any]) -> bool:
     """Whether the summary of a job that has ended tells of all its parts; older ones do not.
 
     Raises ModelError, naming the part, where one has another size by now: it was cut, or replaced.
@@ -121,7 +121,7 @@ def _wrong(path: Path, what: str) -> ModelError:
     return ModelError(f"{printable(str(path))}: {what}; remove that file, and give the same command again")
 
 
-def _summary(job: Job, folder: JobFolder, rows: int, errors: int) -> dict[str, Any]:
+def _summary(job: ShardJob, folder: JobFolder, rows: int, errors: int) -> dict[str, Any]:
     lines = folder.logged()
     last = {line["shard"]: line for line in lines}
     seconds: Counter[str] = Counter()

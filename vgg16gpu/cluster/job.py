@@ -46,7 +46,7 @@ _KEYS: Final = ("run", "shard_size")
 
 
 @dataclass(frozen=True)
-class Cut:
+class ShardPlan:
     """How a list is cut: shard k has the inputs from k * size on."""
 
     inputs: int
@@ -68,7 +68,7 @@ def shard_size(inputs: int, workers: int) -> int:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """All that a process needs to compute shards; it can be sent to one.
 
     cwd: what relative paths are relative to. engine: options of `Engine`, with one batch size. shape: of one input.
@@ -91,10 +91,10 @@ class Job:
     size: int  # of a shard
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> ShardPlan:
         """Its shards."""
         assert self.run.inputs is not None
-        return Cut(self.run.inputs, self.size)
+        return ShardPlan(self.run.inputs, self.size)
 
     @cached_property
     def inputs(self) -> Manifest:
@@ -135,7 +135,7 @@ class JobFolder:
         found = self._read()
         return None if found is None else found["shard_size"]
 
-    def claim(self, job: Job) -> None:
+    def claim(self, job: ShardJob) -> None:
         """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
         wanted = {"run": job.run.identity(job.columns), "shard_size": job.size}
         found = self._read()
@@ -189,7 +189,7 @@ class JobFolder:
                         lines.append(_log_line(parse_json(line, "a line of the log")))
         return lines
 
-    def whole(self, cut: Cut) -> set[int]:
+    def whole(self, cut: ShardPlan) -> set[int]:
         """The shards whose rows are there."""
         there = set(os.listdir(self.path))  # noqa: PTH208 - one look for a hundred thousand shards
         return {shard for shard in range(cut.count) if self.part(shard).name in there}

@@ -19,7 +19,7 @@ from vgg16gpu.cluster.building import (
     outputs_of_none,
     seat_of,
 )
-from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
+from vgg16gpu.cluster.crew import AHEAD, BatchResultEvent, BatchTask, DevicePool, DeviceShare, Form, WorkerPool
 from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices.several import ALL
@@ -37,16 +37,16 @@ from vgg16gpu.runtime.answers.classify import (
     warn_of_assumption,
 )
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.assumed import AssumedPixels
-from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
+from vgg16gpu.runtime.batcher import Request, RequestStream, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.outputs import Outputs, Results
+from vgg16gpu.runtime.outputs import OutputRows, Outputs
 
 PATIENCE: Final = 10.0  # seconds
 
@@ -84,15 +84,15 @@ class EnginePool(Closing):
             raise InputError("a pool takes devices=..., and plans by itself: leave out device and planner")
         self._options = options
         self.model = Model.of(model)
-        self._crew: Crew | None = None
+        self._crew: WorkerPool | None = None
         self.engines: tuple[PoolEngine, ...] = built_engines(self.model, devices, options)
         names = sorted({engine.device.facts.name for engine in self.engines})
         if len(names) > 1:
             _log.warning("the devices differ (%s): last bits may depend on which of them computed", ", ".join(names))
         engine, numbers = self.engines[0], (options.get("mean"), options.get("std"))
         self._assumed = AssumedPixels(self.model, engine.graph, engine.program.input.shape, *numbers)
-        self.roll: Roll[PoolEngine] = Roll(self.engines)
-        self._crew = Crew(self.roll)
+        self.roll: DevicePool[PoolEngine] = DevicePool(self.engines)
+        self._crew = WorkerPool(self.roll)
 
     @property
     def engine(self) -> PoolEngine:
@@ -105,7 +105,7 @@ class EnginePool(Closing):
         return not isinstance(self.engine, Engine)
 
     @property
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[DeviceShare, ...]:
         """What each device has done, in the order of `engines`."""
         return tuple(member.share for member in self.roll.members)
 
@@ -121,7 +121,7 @@ class EnginePool(Closing):
             return self._asked(lambda engine: outputs_of_none(engine, x, images))
         size = max(batch for _, batch in batches)
         form = Form(images.dtype.name, images.shape[1:], size)
-        tasks = [crew.submit(Task(form, (images[first : first + batch],), batch)) for first, batch in batches]
+        tasks = [crew.submit(BatchTask(form, (images[first : first + batch],), batch)) for first, batch in batches]
         try:
             done = [task.done.result() for task in tasks]
         finally:
@@ -149,7 +149,7 @@ class EnginePool(Closing):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._checked), batch or sizes[-1])
+        return self._stream(RequestStream(items, self._checked), batch or sizes[-1])
 
     def classify(
         self,
@@ -177,7 +177,7 @@ class EnginePool(Closing):
         on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
         kinds: Any = {"for_gpu": engine.device.facts.kind == "cuda", "apart": self.has_processes}
         devices = len(self.roll.working)
-        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=devices, **kinds) as folder:
+        with FilePipeline(listing, spec, workers, decodes_on_device=on_device, devices=devices, **kinds) as folder:
             folder.require_one()
             ranking = Ranking(top, gives_probabilities(engine.graph))
             with self.answers(folder, ranking, decode if on_device else None) as stream:
@@ -188,7 +188,7 @@ class EnginePool(Closing):
                     warn_of_assumption(self.model, wanted, sample)
 
     @contextmanager
-    def answers(self, folder: Folder, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
+    def answers(self, folder: FilePipeline, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
         """What the pool makes of a folder's files, in their order.
 
         The folder was told how many devices work, and whether these are `apart`. decode: who decodes, of
@@ -253,7 +253,7 @@ class EnginePool(Closing):
                 if isinstance(member.engine, Engine) or not self.roll.take_out(member, error):
                     raise
 
-    def _open(self) -> Crew:
+    def _open(self) -> WorkerPool:
         if self._crew is None:
             raise InputError("the pool is closed; build a new one")
         return self._crew
@@ -268,7 +268,7 @@ class EnginePool(Closing):
         self._assumed.warn(images.dtype)
         return images
 
-    def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
+    def _stream(self, source: RequestStream, size: int) -> Iterator[Outputs]:
         crew = self._open()
         for form, items in itertools.groupby(source, key=lambda item: item.form):
             assert form is not None  # nothing that lies on a GPU has passed the check
@@ -287,23 +287,23 @@ class EnginePool(Closing):
 class _Batches:
     """The batches of one form on their way through a crew."""
 
-    def __init__(self, crew: Crew, form: Form) -> None:
+    def __init__(self, crew: WorkerPool, form: Form) -> None:
         self._crew, self._form = crew, form
-        self._under_way: deque[Task] = deque()
-        self._last: Done | None = None
+        self._under_way: deque[BatchTask] = deque()
+        self._last: BatchResultEvent | None = None
 
-    def send(self, rows: Sequence[Images]) -> Task:
+    def send(self, rows: Sequence[Images]) -> BatchTask:
         """Hand a batch over."""
-        self._under_way.append(self._crew.submit(Task(self._form, rows)))
+        self._under_way.append(self._crew.submit(BatchTask(self._form, rows)))
         return self._under_way[-1]
 
-    def receive(self, task: Task) -> Results:
+    def receive(self, task: BatchTask) -> OutputRows:
         """What came of the oldest one; waits for it."""
         self._last = task.done.result()
         self._under_way.popleft()
         return self._last.results
 
-    def joined(self, item: Item) -> Outputs:
+    def joined(self, item: Request) -> Outputs:
         """What the caller gets for an item, all of which has come back. Raises InputError."""
         assert self._last is not None
         return self._last.joined(item.results, f"{item_name(item.number)}: ")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import vgg16gpu
-from vgg16gpu.cluster.job import Job
+from vgg16gpu.cluster.job import ShardJob
 from vgg16gpu.cluster.shards import ShardDone, ShardWorker
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.platforms import usable_cores
@@ -76,7 +76,9 @@ def connected(address: str, device: str) -> Iterator[RayCluster]:
         ray.shutdown()
 
 
-def compute(job: Job, cluster: RayCluster, shards: Iterable[int], tell: Callable[[int], None] = lambda _: None) -> None:
+def compute(
+    job: ShardJob, cluster: RayCluster, shards: Iterable[int], tell: Callable[[int], None] = lambda _: None
+) -> None:
     """Have all these shards computed. tell: is called now and then with how many rows have come since.
 
     Raises what a shard raises that no other actor could do better, and ModelError where no actor is left.
@@ -87,7 +89,7 @@ def compute(job: Job, cluster: RayCluster, shards: Iterable[int], tell: Callable
 class ShardActor:
     """What Ray makes an actor of: one engine on one device. The engine comes with `ready`, or with the first shard."""
 
-    def __init__(self, job: Job, kind: str, per_node: int) -> None:
+    def __init__(self, job: ShardJob, kind: str, per_node: int) -> None:
         self._kind = kind
         self._tell: Callable[[int], None] = lambda _: None
         self._threads = max(1, usable_cores() // per_node)
@@ -120,7 +122,7 @@ class ShardActor:
         return self._worker.compute(shard, self._tell)
 
 
-class Progress:
+class RayProgress:
     """What Ray makes an actor of: counts the rows that come from all others."""
 
     def __init__(self) -> None:
@@ -139,13 +141,13 @@ class Progress:
 class _Dealing:
     """Which actor has which shard in hand."""
 
-    def __init__(self, ray: Any, job: Job, cluster: RayCluster, shards: Iterable[int]) -> None:
+    def __init__(self, ray: Any, job: ShardJob, cluster: RayCluster, shards: Iterable[int]) -> None:
         self._ray, self._job, self._shards = ray, job, deque(shards)
         self._failed: Counter[int] = Counter()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
-        self._progress = ray.remote(num_cpus=0, max_restarts=-1)(Progress).options(scheduling_strategy=here).remote()
+        self._progress = ray.remote(num_cpus=0, max_restarts=-1)(RayProgress).options(scheduling_strategy=here).remote()
         wanted = {"num_gpus": 1, "num_cpus": 0} if cluster.kind == "cuda" else {"num_cpus": 1}
         actor = ray.remote(**wanted, max_restarts=-1, max_task_retries=-1)(ShardActor).options(
             scheduling_strategy="SPREAD"

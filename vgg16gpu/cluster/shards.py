@@ -9,20 +9,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from vgg16gpu.cluster.job import Job, JobFolder, process_name
+from vgg16gpu.cluster.job import JobFolder, ShardJob, process_name
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import open_results, record_path
 from vgg16gpu.io.results.parquet_results import partial_path
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.closing import Closing
 
@@ -48,7 +48,7 @@ class ShardWorker(Closing):
     Raises InputError where the model's file is not the job's, and what `EnginePool` raises.
     """
 
-    def __init__(self, job: Job, devices: Sequence[Opened] | Sequence[str]) -> None:
+    def __init__(self, job: ShardJob, devices: Sequence[Opened] | Sequence[str]) -> None:
         """devices: as `EnginePool` takes them; they are closed with this."""
         self.job, self._folder, self._name = job, JobFolder(job.folder), process_name()
         model = Model(job.model)
@@ -103,7 +103,7 @@ class ShardWorker(Closing):
         job, rows, errors = self.job, 0, 0
         ranking = Ranking(job.columns.top, job.are_probabilities)
         with (
-            Folder(
+            FilePipeline(
                 listing,
                 self._spec,
                 job.workers,
@@ -115,7 +115,7 @@ class ShardWorker(Closing):
             self.pool.answers(reading, ranking, self._decode) as stream,
             open_results(path, job.columns, job.run) as results,
         ):
-            answers: Answers
+            answers: PredictionBatch
             for answers in stream:
                 results.write(answers)
                 rows += len(answers.names)

@@ -50,7 +50,7 @@ class Counters:
         return Counters(*(now - then for now, then in zip(vars(self).values(), vars(earlier).values(), strict=True)))
 
 
-class Memory(Protocol):
+class CardMemory(Protocol):
     """Memory of a card that belongs to whoever holds this object, whether the device that made it is open or not."""
 
     address: int
@@ -69,7 +69,7 @@ class Captured(Protocol):
         """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
 
 
-class Foreign(Protocol):
+class ArrayInterop(Protocol):
     """What other libraries have on the same card: their memory and streams, and what is made for them."""
 
     ordinal: int  # of the card
@@ -99,7 +99,7 @@ class Foreign(Protocol):
     def used_nbytes(self) -> int:
         """Bytes of the card's memory that are taken, by whomever."""
 
-    def memory(self, nbytes: int) -> Memory:
+    def memory(self, nbytes: int) -> CardMemory:
         """Fresh memory. Raises DeviceError when it runs out."""
 
     def current(self) -> AbstractContextManager[None]:
@@ -123,7 +123,7 @@ class Device(Protocol):
     counters: Counters
 
     @property
-    def foreign(self) -> Foreign | None:
+    def foreign(self) -> ArrayInterop | None:
         """How to meet other libraries on this card; None where there is no card."""
 
     def build(self, kernels: Iterable[Kernel]) -> None:

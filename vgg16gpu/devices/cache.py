@@ -74,7 +74,7 @@ def refusal(folder: Path) -> str | None:
     return None
 
 
-class Found(NamedTuple):
+class CachedFile(NamedTuple):
     """An entry that was checked: its content, and where it is.
 
     is_new: it was built just now. `folder` keeps `code` good for as long as this object lives.
@@ -120,7 +120,7 @@ class KernelCache:
         suffix: str,
         build: Callable[[Path], None],
         check: Callable[[bytes], bool] | None = None,
-    ) -> Found:
+    ) -> CachedFile:
         """What is compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU model).
 
         A missing entry is made: `build(path)` must write the file `path`, whose name ends in `suffix`. An entry whose
@@ -137,7 +137,7 @@ class KernelCache:
 
     def find(
         self, key_parts: Sequence[bytes | str], suffix: str, check: Callable[[bytes], bool] | None = None
-    ) -> Found | None:
+    ) -> CachedFile | None:
         """The entry of these parts, if there is a sound one."""
         return _find(self._usable_folder()[1], self._key(key_parts, suffix), suffix, check)
 
@@ -224,7 +224,7 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _find(folder: OwnFolder, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> Found | None:
+def _find(folder: OwnFolder, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> CachedFile | None:
     """Return a sound entry of this key; others are removed on the way.
 
     The folder is listed once in a process, and again for a key that the last listing lacks.
@@ -246,7 +246,7 @@ def _list(folder: OwnFolder) -> dict[str, list[str]]:
 
 def _sound(
     folder: OwnFolder, names: Mapping[str, Sequence[str]], key: str, suffix: str, check: Callable[[bytes], bool] | None
-) -> Found | None:
+) -> CachedFile | None:
     """Return the first of these entries that is sound; remove those before it."""
     for name in names.get(key, ()):
         if not name.endswith(suffix):
@@ -254,7 +254,7 @@ def _sound(
         content = folder.read(name)
         if content is not None and name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
             _log.debug("taken from the kernel cache: %s", folder.path / name)
-            return Found(folder, name, content)
+            return CachedFile(folder, name, content)
         _log.debug("removed from the kernel cache, damaged, not ours or of another compiler: %s", folder.path / name)
         with contextlib.suppress(OSError):  # a folder: as good as absent
             folder.remove(name)
@@ -279,7 +279,7 @@ def _only_builder(root: OwnFolder, folder: OwnFolder, key: str) -> Iterator[None
         yield
 
 
-def _store(folder: OwnFolder, key: str, suffix: str, build: Callable[[Path], None]) -> Found:
+def _store(folder: OwnFolder, key: str, suffix: str, build: Callable[[Path], None]) -> CachedFile:
     """Build under a temporary name in the same folder, then rename: other processes see all of it or nothing."""
     temporary: Path | None = None
     try:
@@ -301,4 +301,4 @@ def _store(folder: OwnFolder, key: str, suffix: str, build: Callable[[Path], Non
     finally:
         if temporary is not None:
             folder.remove(temporary.name)
-    return Found(folder, target, content, is_new=True)
+    return CachedFile(folder, target, content, is_new=True)

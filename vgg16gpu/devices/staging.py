@@ -22,7 +22,7 @@ THREADS = 4
 MIN_NBYTES = 1 << 20  # of a thread's part; below, starting it costs more than it saves
 
 
-class Stager:
+class PinnedCopier:
     """Fills batches. The threads come with the first large one and go with `close`."""
 
     def __init__(self) -> None:

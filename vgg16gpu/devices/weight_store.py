@@ -27,7 +27,7 @@ _SMALL: Final = 1 << 18  # bytes; of computed pieces, scales are no larger and p
 
 
 @dataclass(eq=False)
-class _Block:
+class _Allocation:
     """One allocation."""
 
     address: int
@@ -39,7 +39,7 @@ class _Stored(NamedTuple):
     """A piece on the device, and the numbers that it is made of."""
 
     address: int
-    block: _Block
+    block: _Allocation
     arrays: tuple[npt.NDArray[np.generic], ...]
 
 
@@ -71,7 +71,7 @@ class _Computed(NamedTuple):
         return (array for number in sorted(given) for array in given[number].arrays)
 
 
-class WeightStore:
+class WeightCache:
     """What weights lie on a device. One thread at a time; its memory belongs to the leases.
 
     Numbers that lie there are kept on the host, too, to be compared with: those of a mapped file cost nothing.
@@ -81,16 +81,16 @@ class WeightStore:
         self.device = device
         self._forms: dict[Hashable, list[_Stored]] = {}
         self._computed: list[_Computed] = []
-        self._blocks: list[_Block] = []
+        self._blocks: list[_Allocation] = []
 
     @property
     def nbytes(self) -> int:
         """Bytes that all weights take."""
         return sum(block.nbytes for block in self._blocks)
 
-    def lease(self, weights: WeightPlan) -> Lease:
+    def lease(self, weights: WeightPlan) -> WeightBinding:
         """The weights of a plan, so far as they are here; they stay until it is released."""
-        return Lease(self, weights)
+        return WeightBinding(self, weights)
 
     def find(self, form: Hashable, arrays: Sequence[npt.NDArray[np.generic]]) -> _Stored | None:
         """A piece of this form that is made of the same numbers."""
@@ -113,13 +113,13 @@ class WeightStore:
         """Let others find what a build computed."""
         self._computed.append(computed)
 
-    def allocate(self, nbytes: int) -> _Block:
+    def allocate(self, nbytes: int) -> _Allocation:
         """A block that nobody uses yet. Raises DeviceError when memory runs out."""
-        block = _Block(self.device.allocate(max(nbytes, 1)), nbytes)
+        block = _Allocation(self.device.allocate(max(nbytes, 1)), nbytes)
         self._blocks.append(block)
         return block
 
-    def drop(self, block: _Block) -> None:
+    def drop(self, block: _Allocation) -> None:
         """One user of a block less; after the last nothing in it is found any more, and its memory is free."""
         block.users -= 1
         if block.users:
@@ -133,15 +133,15 @@ class WeightStore:
 
 
 @dataclass(eq=False)
-class Lease:
+class WeightBinding:
     """The weights of one plan in a store: what is there already, and room for what is not.
 
     Use: `allocate`, bring `uploads` to `address` of their targets, `settle`; then `located` steps can be bound.
     """
 
-    store: WeightStore
+    store: WeightCache
     plan: WeightPlan
-    _blocks: list[_Block] = field(default_factory=list)
+    _blocks: list[_Allocation] = field(default_factory=list)
     _pieces: dict[int, _Stored] = field(default_factory=dict)  # by offset in the plan
     _is_whole: bool = False  # all lies in one block, as in the plan
 
@@ -287,7 +287,7 @@ class Lease:
         device.synchronize()
         return b"".join(copy.tobytes() for copy in copies)
 
-    def _use(self, block: _Block) -> _Block:
+    def _use(self, block: _Allocation) -> _Allocation:
         if block not in self._blocks:
             self._blocks.append(block)
             block.users += 1
@@ -297,7 +297,7 @@ class Lease:
         """The piece that a place belongs to."""
         return self._items[bisect_right(self._offsets, offset) - 1]
 
-    def _stored(self, item: WeightItem, block: _Block, offset: int) -> _Stored:
+    def _stored(self, item: WeightItem, block: _Allocation, offset: int) -> _Stored:
         return _Stored(block.address + offset, block, self._arrays(item))
 
     def _arrays(self, item: WeightItem) -> tuple[npt.NDArray[np.generic], ...]:

@@ -15,7 +15,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class PredictionBatch:
     """What became of consecutive inputs, in their order."""
 
     names: Sequence[str]  # as given; bytes that are no UTF-8 as surrogateescape

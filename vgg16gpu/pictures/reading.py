@@ -13,7 +13,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec, NamedInput, listed
 from vgg16gpu.pictures.loading.loader import THREADS, Loader
 from vgg16gpu.pictures.loading.order import InOrder
-from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring, Slot, ordinary
+from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, BufferPool, Slot, ordinary
 
 AHEAD = 4  # files for each thread: whoever reads may take a while for each
 
@@ -29,7 +29,7 @@ def read_inputs(
     listing = listed(paths)
     threads = max(1, min(usable_cores(), THREADS, len(listing.files) // 2))
     nbytes = 4 * math.prod(spec.shape)
-    ring = Ring(max(nbytes, min(SLOT_NBYTES, ROWS * nbytes)), threads + 1)
+    ring = BufferPool(max(nbytes, min(SLOT_NBYTES, ROWS * nbytes)), threads + 1)
     ring.pin(ordinary, takes_pictures=False)
     loader = Loader(listing, spec, ring, threads, window=AHEAD * threads)
     loader.start()

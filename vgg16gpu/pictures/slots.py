@@ -24,7 +24,7 @@ def aligned(nbytes: int) -> int:
     return nbytes + -nbytes % ALIGNMENT
 
 
-class Row(NamedTuple):
+class SampleRow(NamedTuple):
     """A sample in a slot: which, and where its bytes lie.
 
     height, width: of a picture as it was decoded, which is still to be resized and cropped; zero of what is ready.
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     sampling: int = 0
 
 
-class Room(NamedTuple):
+class DeviceBuffer(NamedTuple):
     """Memory of the device that a slot has for its pictures. `give_back` it when nobody reads them any more."""
 
     address: int
@@ -73,11 +73,11 @@ class Slot:
     most_needed: int = 0
     element_type: str = "uint8"
     used: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SampleRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ends: list[tuple[int, int]] = field(default_factory=list)
     needed: int = 0
-    room: Room | None = None
+    room: DeviceBuffer | None = None
     addresses: list[int] = field(default_factory=list)
     holder: object | None = None
     number: int = 0
@@ -107,11 +107,11 @@ class Closed(Exception):  # noqa: N818 - no error: the reader has gone
 
 
 def ordinary(nbytes: int) -> Bytes:
-    """Memory that no device knows of, for `Ring.pin` where there is none."""
+    """Memory that no device knows of, for `BufferPool.pin` where there is none."""
     return np.empty(nbytes, np.uint8)
 
 
-class Ring:
+class BufferPool:
     """`count` slots of `nbytes` each, for `rows` samples at most.
 
     room_nbytes: what the pictures of a slot may take on the device, if that decodes: then slots hold files. Zero: they

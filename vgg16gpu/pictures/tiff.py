@@ -30,7 +30,7 @@ _MOST_VALUES: Final = 16  # of a tag that are looked at, one for each sample
 _USUAL_BITS: Final = range(9, 17)  # of the numbers that Pillow gives as they are
 
 
-class Entry(NamedTuple):
+class TiffTag(NamedTuple):
     """A tag, with how many values. place: of the first in the file. order: of bytes, as `struct` names it."""
 
     tag: int
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     order: str
 
 
-def entries(data: bytes) -> Iterator[list[Entry]]:
+def entries(data: bytes) -> Iterator[list[TiffTag]]:
     """The directory of the first picture, in each way in which Pillow may read the file; those that can be read.
 
     Of more than MAX_TAGS there is one entry TOO_MANY, which counts them.
@@ -52,12 +52,12 @@ def entries(data: bytes) -> Iterator[list[Entry]]:
             continue
 
 
-def _directory(data: bytes, order: str, *, is_big: bool) -> list[Entry]:
+def _directory(data: bytes, order: str, *, is_big: bool) -> list[TiffTag]:
     offset, number, head, room = ("Q", "Q", "HHQ", 8) if is_big else ("L", "H", "HHL", 4)
     (first,) = struct.unpack_from(order + offset, data, 8 if is_big else 4)
     (count,) = struct.unpack_from(order + number, data, first)
     if count > MAX_TAGS:
-        return [Entry(TOO_MANY, 0, count, 0, order)]
+        return [TiffTag(TOO_MANY, 0, count, 0, order)]
     found, before = [], struct.calcsize(order + head)
     for start in range(first + struct.calcsize(order + number), len(data), before + room)[:count]:
         if start + before + room > len(data):
@@ -66,7 +66,7 @@ def _directory(data: bytes, order: str, *, is_big: bool) -> list[Entry]:
         place = start + before
         if values * struct.calcsize(f"<{_TYPES.get(kind, 'B')}") > room:
             (place,) = struct.unpack_from(order + offset, data, place)
-        found.append(Entry(tag, kind, values, place, order))
+        found.append(TiffTag(tag, kind, values, place, order))
     return found
 
 
@@ -81,7 +81,7 @@ class TiffForm:
     samples: int = 1
     kind: str = ""
     is_white_zero: bool = False
-    place: Entry | None = None
+    place: TiffTag | None = None
 
     @classmethod
     def of(cls, data: bytes) -> TiffForm:
@@ -117,7 +117,7 @@ class TiffForm:
         return bytes(changed)
 
 
-def _values(data: bytes, entry: Entry | None) -> tuple[int, ...]:
+def _values(data: bytes, entry: TiffTag | None) -> tuple[int, ...]:
     """The first numbers of a tag; none where it has none, or not all of them are in the file: Pillow skips it then."""
     if entry is None or entry.type not in _TYPES:
         return ()

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from vgg16gpu.compat import renamed
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
 
 __all__ = ["Dim3", "Kernel", "KernelLaunch", "Scalar"]
 
 
 def __getattr__(name: str) -> Any:
+    from vgg16gpu.compat import renamed  # noqa: PLC0415 - a start does without
+
     return renamed(__name__, name)

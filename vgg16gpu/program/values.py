@@ -104,7 +104,7 @@ class TensorDesc:
 
 
 @dataclass(frozen=True)
-class OutputForm:
+class TensorFormat:
     """How somebody wants an output: of which element (F32, F16 or BF16), and in what order.
 
     pitch: None for the ONNX order, row-major; else channels lie last, and from one pixel (of a matrix: one row) to the
@@ -115,7 +115,7 @@ class OutputForm:
     pitch: int | None = None
 
     @classmethod
-    def of(cls, value: TensorDesc) -> OutputForm:
+    def of(cls, value: TensorDesc) -> TensorFormat:
         """That of a value as it is stored; of elements that nobody else knows it is float32, without padding."""
         if value.element not in OUTPUT_ELEMENTS:
             return cls(pitch=value.shape[1])
@@ -141,7 +141,7 @@ class OutputForm:
 
     def is_that_of(self, value: TensorDesc) -> bool:
         """Whether the value takes the same memory in this very form, padding included."""
-        stored = OutputForm.of(value)
+        stored = TensorFormat.of(value)
         if value.element is not self.element or stored.extent(value.shape) != self.extent(value.shape):
             return False
         pairs = zip(value.shape, stored.strides(value.shape), self.strides(value.shape), strict=True)

@@ -10,7 +10,7 @@ import torch
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.pytorch.tensors import require_one_device
 from vgg16gpu.pytorch.views import TYPES, current_stream, on_host, taken, view
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued
 
@@ -164,7 +164,7 @@ def _place(tensor: torch.Tensor | None) -> Hashable:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
 
 
-def _views(tensors: Sequence[torch.Tensor]) -> tuple[DeviceView, ...]:
+def _views(tensors: Sequence[torch.Tensor]) -> tuple[StridedView, ...]:
     return tuple(map(view, tensors))
 
 

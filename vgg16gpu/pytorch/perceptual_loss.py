@@ -21,7 +21,7 @@ from vgg16gpu.pytorch.scaling import Scalings, scalings_of
 from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
 from vgg16gpu.pytorch.views import name_of
-from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
+from vgg16gpu.runtime.plans.comparison import Distance, FeatureComparison, Weight
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
@@ -102,7 +102,7 @@ class PerceptualLoss(KernelModule):
         self._engines: dict[tuple[torch.device, str], LossRuns] = {}
         self._handle = operators.register(self)
         # What is wrong with names is said now.
-        compared = Comparison.of(self._model, layers, style, by_engine)
+        compared = FeatureComparison.of(self._model, layers, style, by_engine)
         self._has_content = bool(compared.content)
         item = compared.graph.input
         self._channels, self._is_channels_last = item.shape[1], item.channels_last

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.on_device.views import StridedView
 
 _TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
 TYPES: Final = {name: dtype for dtype, name in _TAKEN.items()}
@@ -22,9 +22,9 @@ def on_host(tensor: torch.Tensor) -> Any:
     return tensor.detach().float().contiguous().numpy(force=True)  # with the sign that torch may have noted apart
 
 
-def view(tensor: torch.Tensor) -> DeviceView:
+def view(tensor: torch.Tensor) -> StridedView:
     """Where a tensor lies on its card: what DLPack says, several times as fast."""
-    return DeviceView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])
+    return StridedView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])
 
 
 def current_stream(device: torch.device) -> int:

@@ -12,18 +12,18 @@ import numpy as np
 from vgg16gpu.devices.staging import Rows
 from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.double_buffer import DEPTH
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import OutputRows
 
 Ticket = TypeVar("Ticket")  # what `send` gives for a batch
 
 
 @dataclass(eq=False)
-class Item:
+class Request:
     """One input of a stream, and the results of its rows so far. `images`: rows on the host, or an array on the GPU."""
 
     number: int
     images: Any
-    results: list[Results] = field(default_factory=list)
+    results: list[OutputRows] = field(default_factory=list)
 
     @property
     def form(self) -> tuple[str, tuple[int, ...]] | None:
@@ -36,7 +36,7 @@ class Item:
         return sum(len(part.nonfinite) for part in self.results) == len(self.images)
 
 
-class Source:
+class RequestStream:
     """The items of a stream, numbered and checked.
 
     It ends where the iterable fails, or an item is refused, and `failure` says why: results of the items before it are
@@ -48,11 +48,11 @@ class Source:
         self._iterable = iterable
         self._check = check
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Request]:
         number = 0
         try:
             for x in self._iterable:
-                yield Item(number, self._checked(x, number))
+                yield Request(number, self._checked(x, number))
                 number += 1
         except Exception as error:  # whatever it is, it is raised in its turn
             self.failure = error
@@ -64,19 +64,19 @@ class Source:
             raise InputError(f"{item_name(number)}: {error}") from error
 
 
-class Share(NamedTuple):
+class BatchSlice(NamedTuple):
     """The rows of an item that go with one batch."""
 
-    item: Item
+    item: Request
     rows: Rows
 
 
-def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
+def cut(items: Iterable[Request], size: int) -> Iterator[list[BatchSlice]]:
     """Batches of `size` rows, the last one of what is left: an item may span several, and a batch hold several.
 
     Rows that have to wait for more are copied: whoever made them may use the memory again for the next item.
     """
-    shares: list[Share] = []
+    shares: list[BatchSlice] = []
     room = size
     for item in items:
         start = 0
@@ -84,24 +84,24 @@ def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
             rows = item.images[start : start + room]
             start += len(rows)
             room -= len(rows)
-            shares.append(Share(item, rows.copy() if room else rows))
+            shares.append(BatchSlice(item, rows.copy() if room else rows))
             if not room:
                 yield shares
                 shares, room = [], size
         if not len(item.images):  # it comes back in its turn, too
-            shares.append(Share(item, item.images))
+            shares.append(BatchSlice(item, item.images))
     if shares:
         yield shares
 
 
 def flow(
-    batches: Iterable[list[Share]],
+    batches: Iterable[list[BatchSlice]],
     send: Callable[[Sequence[Rows]], Ticket],
-    receive: Callable[[Ticket], Results],
+    receive: Callable[[Ticket], OutputRows],
     depth: int = DEPTH,
-) -> Iterator[Item]:
+) -> Iterator[Request]:
     """The items, each once all of it has come back, while `depth` batches at most are sent and not received."""
-    under_way: deque[tuple[list[Share], Ticket]] = deque()
+    under_way: deque[tuple[list[BatchSlice], Ticket]] = deque()
     for batch in batches:
         under_way.append((batch, send([share.rows for share in batch])))
         if len(under_way) == depth:
@@ -111,7 +111,7 @@ def flow(
         yield from _handed_out(shares, receive(sent))
 
 
-def _handed_out(shares: Iterable[Share], results: Results) -> Iterator[Item]:
+def _handed_out(shares: Iterable[BatchSlice], results: OutputRows) -> Iterator[Request]:
     """Give every item its rows; the items that are complete by that."""
     first = 0
     for item, rows in shares:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.devices.staging import Rows, Stager
-from vgg16gpu.runtime.frames import Frame, Frames, Port
-from vgg16gpu.runtime.outputs import Outputs, Results
+from vgg16gpu.devices.staging import PinnedCopier, Rows
+from vgg16gpu.runtime.frames import IoBinding, StagingBuffer, StagingBuffers
+from vgg16gpu.runtime.outputs import OutputRows, Outputs
 
 DEPTH = 2  # batches under way: one is computed, the next is there when it ends
 
@@ -25,26 +25,28 @@ DEPTH = 2  # batches under way: one is computed, the next is there when it ends
 class Sent:
     """A batch under way. source: where its images lie on the host; None where they came straight from the caller's."""
 
-    frame: Frame
-    port: Port
+    frame: StagingBuffer
+    port: IoBinding
     source: Bytes | None
     count: int
 
 
-class Send(Protocol):
+class EnqueueBatch(Protocol):
     """What enqueues a batch: the rows of several arrays, at the smallest built size that holds them, or at `batch`."""
 
     def __call__(self, rows: Sequence[Rows], batch: int | None = None) -> Sent:
         """The rows may change on return."""
 
 
-class Lane(NamedTuple):
+class StreamSession(NamedTuple):
     """A way for batches of one form through an engine, `DEPTH` of them under way at most."""
 
-    send: Send
-    take: Callable[[], Frame]  # of a direct one, in one's turn: for who brings images there on the device, and then ...
-    launch: Callable[[Frame, int, int], Sent]  # ... has a batch of a size run, and so many first images of it
-    receive: Callable[[Sent], Results]  # in the order of sending
+    send: EnqueueBatch
+    take: Callable[
+        [], StagingBuffer
+    ]  # of a direct one, in one's turn: for who brings images there on the device, and then ...
+    launch: Callable[[StagingBuffer, int, int], Sent]  # ... has a batch of a size run, and so many first images of it
+    receive: Callable[[Sent], OutputRows]  # in the order of sending
     joined: Callable[..., Outputs]  # of all results of an input; raises InputError for those that are not valid
 
 
@@ -58,10 +60,12 @@ class Pipeline:
     stay as they are until their batch has been received, and should be pinned.
     """
 
-    def __init__(self, device: Device, stager: Stager, ports: Mapping[int, Port], *, is_direct: bool = False) -> None:
+    def __init__(
+        self, device: Device, stager: PinnedCopier, ports: Mapping[int, IoBinding], *, is_direct: bool = False
+    ) -> None:
         """Allocate. Raises DeviceError when memory runs out."""
         self._stager, self._ports = stager, ports
-        self._frames = Frames(device, ports, DEPTH)
+        self._frames = StagingBuffers(device, ports, DEPTH)
         nbytes = max(port.input.nbytes for port in ports.values())
         self.nbytes = DEPTH * (nbytes + max(port.output.nbytes for port in ports.values()))  # on the device
         self._device = device
@@ -101,11 +105,11 @@ class Pipeline:
             place += part.nbytes
         return self.launch(frame, batch, sum(map(len, parts)))
 
-    def take(self) -> Frame:
+    def take(self) -> StagingBuffer:
         """The frame of the next batch, for whoever brings images there himself; of a pipeline that is direct."""
         return self._frames.take()
 
-    def launch(self, frame: Frame, batch: int, count: int) -> Sent:
+    def launch(self, frame: StagingBuffer, batch: int, count: int) -> Sent:
         """Enqueue a run of size `batch` on the first `count` images of a frame; behind all images it finds zeros."""
         port = self._ports[batch]
         if rest := port.input.nbytes - port.images_nbytes:
@@ -113,7 +117,7 @@ class Pipeline:
         self._frames.launch(frame, batch)
         return Sent(frame, port, None, count)
 
-    def receive(self, sent: Sent) -> tuple[Callable[[npt.NDArray[np.intp]], Rows], Results]:
+    def receive(self, sent: Sent) -> tuple[Callable[[npt.NDArray[np.intp]], Rows], OutputRows]:
         """Wait for a batch: what gives copies of some of its images, until the next `send`, and what came of them."""
         batch = sent.port.shape[0]
         results = self._frames.receive(sent.frame, batch, sent.count)

@@ -12,25 +12,25 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
-from vgg16gpu.devices.base import Foreign
+from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import TensorDesc
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.forms import Images, Input
-from vgg16gpu.runtime.outputs import Outputs, Results, check_flags
+from vgg16gpu.runtime.outputs import OutputRows, Outputs, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
-from vgg16gpu.runtime.plans.sized import SizedPlan
+from vgg16gpu.runtime.plans.sized import ShapeProfile
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.double_buffer import Lane, Pipeline, Sent
-    from vgg16gpu.runtime.frames import Frame
+    from vgg16gpu.runtime.double_buffer import Pipeline, Sent, StreamSession
+    from vgg16gpu.runtime.frames import StagingBuffer
     from vgg16gpu.runtime.on_device.device_array import DeviceArray
-    from vgg16gpu.runtime.on_device.pending import Pending
-    from vgg16gpu.runtime.on_device.results import Asked
-    from vgg16gpu.runtime.on_device.views import DeviceView, Stream, SupportsCudaArray
+    from vgg16gpu.runtime.on_device.pending import AsyncStatus
+    from vgg16gpu.runtime.on_device.results import RunOptions
+    from vgg16gpu.runtime.on_device.views import Stream, StridedView, SupportsCudaArray
     from vgg16gpu.runtime.plans.gradients import Gradients
 
-    DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
+    DeviceInput: TypeAlias = SupportsCudaArray | StridedView | Mapping[str, SupportsCudaArray]
     DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
 
 
@@ -116,7 +116,7 @@ class Engine(BuiltEngine):
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
         if on_device.is_on_device(array := self._form.only(x)):
-            return self._run_on_device(array, on_device.Asked(stream, form, out, wait))
+            return self._run_on_device(array, on_device.RunOptions(stream, form, out, wait))
         on_device.refuse_on_host(stream, form, out, wait)
         images = self._form.checked(x)
         parts = []
@@ -158,7 +158,7 @@ class Engine(BuiltEngine):
         whose values leave its range.
         """
         if on_device.is_on_device(array := self._form.only(x)):
-            return self._vjp_on_device(array, cotangents, on_device.Asked(stream, None, out, wait))
+            return self._vjp_on_device(array, cotangents, on_device.RunOptions(stream, None, out, wait))
         on_device.refuse_on_host(stream, None, out, wait)
         images = self._form.checked(x)
         with self._lock:
@@ -167,7 +167,7 @@ class Engine(BuiltEngine):
             gradients = self._require_gradients()
             return self.graph.input.to_file(gradients.vjp(images, cotangents, sized.batches(len(images))))
 
-    def _vjp_on_device(self, x: object, cotangents: Any, asked: Asked) -> Any:
+    def _vjp_on_device(self, x: object, cotangents: Any, asked: RunOptions) -> Any:
         given = cotangents if isinstance(cotangents, list | tuple) else [cotangents]
         if not all(map(on_device.is_on_device, given)):
             raise InputError("the input lies on a GPU, and a gradient of an output on the host; bring it there, too")
@@ -194,7 +194,7 @@ class Engine(BuiltEngine):
             raise InputError("the engine was built without gradients; build it with gradient=True")
         return self._gradients
 
-    def _require_foreign(self) -> Foreign:
+    def _require_foreign(self) -> ArrayInterop:
         if self.device.foreign is None:
             raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
         return self.device.foreign
@@ -213,12 +213,12 @@ class Engine(BuiltEngine):
         if self._pending:
             self._pending.check()
 
-    def _require_pending(self) -> Pending:
+    def _require_pending(self) -> AsyncStatus:
         """What runs on the device leave to say; there from the first of them on."""
-        self._pending = self._pending or on_device.Pending(self.device)
+        self._pending = self._pending or on_device.AsyncStatus(self.device)
         return self._pending
 
-    def _run_on_device(self, x: object, asked: Asked) -> Any:
+    def _run_on_device(self, x: object, asked: RunOptions) -> Any:
         with self._lock:
             self._require_open()
             foreign, pending = self._require_foreign(), self._require_pending()
@@ -236,13 +236,13 @@ class Engine(BuiltEngine):
                 if asked.wait:
                     parts.append(sized.direct.run(batch, images, rows))
                 else:
-                    verdict = on_device.Verdict(pending.found, first, self.allows_nonfinite)
+                    verdict = on_device.ErrorSink(pending.found, first, self.allows_nonfinite)
                     sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
             asked.lead(foreign)
         check_flags(parts, self.allows_nonfinite)
         return results[0] if len(results) == 1 else results
 
-    def _checked_view(self, view: DeviceView) -> DeviceView:
+    def _checked_view(self, view: StridedView) -> StridedView:
         """An array on the device as the kernels read it. Raises InputError for a wrong shape or type."""
         self._form.check(view.input_type, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
         is_file_order = self.graph.input.channels_last and view.input_type == np.float32
@@ -325,9 +325,9 @@ class Engine(BuiltEngine):
         return images
 
     def _stream(self, given: Iterator[Any], size: int) -> Iterator[Outputs | DeviceOutputs]:
-        from vgg16gpu.runtime.batcher import Source, cut, flow, item_name  # noqa: PLC0415 - most do not stream
+        from vgg16gpu.runtime.batcher import RequestStream, cut, flow, item_name  # noqa: PLC0415 - most do not stream
 
-        source = Source(given, self.checked)
+        source = RequestStream(given, self.checked)
         for form, items in itertools.groupby(source, key=lambda item: item.form):
             if form is None:
                 yield from (self._run_foreign(item.images, item_name(item.number)) for item in items)
@@ -346,19 +346,19 @@ class Engine(BuiltEngine):
             return list(self._at(images.dtype, images.shape).batches(len(images)))
 
     @contextmanager
-    def lane(self, element_type: str, sample: Shape, size: int, *, is_direct: bool = False) -> Iterator[Lane]:
+    def lane(self, element_type: str, sample: Shape, size: int, *, is_direct: bool = False) -> Iterator[StreamSession]:
         """A way through the engine for batches of up to `size` images of this type and shape, as the kernels read them.
 
         size: one of the engine's batch sizes. is_direct: see `Pipeline`. Raises InputError, also once closed;
         DeviceError when memory runs out.
         """
-        from vgg16gpu.runtime.double_buffer import Lane  # noqa: PLC0415 - most do not stream
+        from vgg16gpu.runtime.double_buffer import StreamSession  # noqa: PLC0415 - most do not stream
 
         with self._lock:
             sized = self._at(np.dtype(element_type), (size, *sample))
             pipeline = sized.pipeline(element_type, size, is_direct)
         try:
-            yield Lane(
+            yield StreamSession(
                 partial(self._send, sized, pipeline),
                 pipeline.take,
                 partial(self._launch, sized, pipeline),
@@ -370,12 +370,12 @@ class Engine(BuiltEngine):
 
     def _run_foreign(self, x: object, name: str) -> DeviceOutputs:
         try:
-            outputs: DeviceOutputs = self._run_on_device(x, on_device.Asked())
+            outputs: DeviceOutputs = self._run_on_device(x, on_device.RunOptions())
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         return outputs
 
-    def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images], batch: int | None = None) -> Sent:
+    def _send(self, sized: ShapeProfile, pipeline: Pipeline, rows: Sequence[Images], batch: int | None = None) -> Sent:
         batch = batch or sized.smallest(sum(map(len, rows)))
         with self._lock:
             self._require_open()
@@ -383,20 +383,20 @@ class Engine(BuiltEngine):
             self._last_batch = batch
             return pipeline.send(batch, rows)
 
-    def _launch(self, sized: SizedPlan, pipeline: Pipeline, frame: Frame, batch: int, count: int) -> Sent:
+    def _launch(self, sized: ShapeProfile, pipeline: Pipeline, frame: StagingBuffer, batch: int, count: int) -> Sent:
         with self._lock:
             self._require_open()
             self._last = self._sized = sized
             self._last_batch = batch
             return pipeline.launch(frame, batch, count)
 
-    def _receive(self, sized: SizedPlan, pipeline: Pipeline, sent: Sent) -> Results:
+    def _receive(self, sized: ShapeProfile, pipeline: Pipeline, sent: Sent) -> OutputRows:
         with self._lock:
             self._require_open()
             images, results = pipeline.receive(sent)
             return sized.executor.finished(results, images)
 
-    def _joined(self, sized: SizedPlan, parts: Sequence[Results], where: str = "") -> Outputs:
+    def _joined(self, sized: ShapeProfile, parts: Sequence[OutputRows], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
         check_flags(parts, self.allows_nonfinite, where)
         outputs = sized.joined(parts)

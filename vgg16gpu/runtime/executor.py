@@ -15,14 +15,14 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Bytes, Device, Transfer
 from vgg16gpu.devices.stages import stage
-from vgg16gpu.devices.staging import Rows, Stager
-from vgg16gpu.devices.weight_store import Lease, WeightStore
+from vgg16gpu.devices.staging import PinnedCopier, Rows
+from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import CompiledModel, LaunchPlan, PairScaling
 from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
-from vgg16gpu.runtime.frames import Frames, Port, Span
-from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock, Results, read_results
+from vgg16gpu.runtime.frames import IoBinding, Span, StagingBuffers
+from vgg16gpu.runtime.outputs import OutOfRangeError, OutputRows, ResultBlock, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class _Bound(NamedTuple):
     """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
 
-    port: Port
+    port: IoBinding
     images: Rows
     rest: Bytes  # behind the images, sent as zeros
     round_trip: Callable[[], None]
@@ -57,7 +57,7 @@ class Executor:
     """
 
     @classmethod
-    def load(cls, plan: CompiledModel, device: Device, weights: Lease | None = None) -> Self:
+    def load(cls, plan: CompiledModel, device: Device, weights: WeightBinding | None = None) -> Self:
         """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError.
 
         Whoever gives a lease has seen to it that there is enough memory.
@@ -72,14 +72,14 @@ class Executor:
         loaded.compile_seconds, loaded.upload_seconds = compiled - started, time.perf_counter() - compiled
         return loaded
 
-    def __init__(self, plan: CompiledModel, device: Device, weights: Lease | None = None) -> None:
+    def __init__(self, plan: CompiledModel, device: Device, weights: WeightBinding | None = None) -> None:
         """Allocate, upload, calibrate, bind; kernels must have been built. Raises DeviceError when memory runs out."""
-        self._weights, self._shares = weights or WeightStore(device).lease(plan.weights), weights is not None
+        self._weights, self._shares = weights or WeightCache(device).lease(plan.weights), weights is not None
         self.compile_seconds = self.upload_seconds = 0.0  # of `load`
         self.plan = plan
         self.device = device
         self.second_passes = 0  # images that needed one
-        self._stager = Stager()
+        self._stager = PinnedCopier()
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
         self._launches: list[Callable[[], None]] = []  # all that is bound
@@ -104,7 +104,7 @@ class Executor:
             self.close()
             raise
 
-    def run(self, batch: int, images: Rows) -> Results:
+    def run(self, batch: int, images: Rows) -> OutputRows:
         """What the program of size `batch` makes of up to that many images.
 
         One copy in, the launches, one copy out, one synchronisation; then the same for every image whose values left
@@ -162,7 +162,7 @@ class Executor:
         round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
         return _Single(places, source, round_trip, ResultBlock(program, target))
 
-    def finished(self, results: Results, images: Callable[[npt.NDArray[np.intp]], Rows]) -> Results:
+    def finished(self, results: OutputRows, images: Callable[[npt.NDArray[np.intp]], Rows]) -> OutputRows:
         """The results of a batch once the second pass has been made where it is needed.
 
         images: gives copies of those that are asked for (they may lie where the second pass sends from). An image is
@@ -180,7 +180,7 @@ class Executor:
             self.count_second_pass()
         return results
 
-    def _pass(self, bound: _Bound, images: Rows) -> Results:
+    def _pass(self, bound: _Bound, images: Rows) -> OutputRows:
         self._stager.fill(bound.images, (images,))
         bound.rest.fill(0)
         bound.round_trip()
@@ -201,9 +201,9 @@ class Executor:
         }
         return Pipeline(self.device, self._stager, ports, is_direct=is_direct)
 
-    def frames(self, batch: int, element_type: str, depth: int) -> Frames:
+    def frames(self, batch: int, element_type: str, depth: int) -> StagingBuffers:
         """Room for `depth` batches of one size that gather on the device. Raises DeviceError when memory runs out."""
-        return Frames(self.device, {batch: self._bound[batch, np.dtype(element_type)].port}, depth)
+        return StagingBuffers(self.device, {batch: self._bound[batch, np.dtype(element_type)].port}, depth)
 
     def image_shape(self, batch: int, element_type: str) -> Shape:
         """The shape of a batch of images as `element_type`."""
@@ -326,9 +326,9 @@ class Executor:
         round_trip = self._kept(self.device.round_trip(upload, port.launch, download))
         return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
 
-    def _port(self, program: LaunchPlan, element_type: str) -> Port:
+    def _port(self, program: LaunchPlan, element_type: str) -> IoBinding:
         error = program.control.error
-        return Port(
+        return IoBinding(
             shape=image_shape(program.input.shape, element_type),
             element_type=element_type,
             input=self._input_span(program, element_type),

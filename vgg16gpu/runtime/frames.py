@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.devices.staging import Rows
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import OutputRows
 
 
 class Span(NamedTuple):
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Port:
+class IoBinding:
     """Where batches of one size and element type go in and come out, and what runs between the two."""
 
     shape: tuple[int, ...]  # of the images
@@ -42,7 +42,7 @@ class Port:
     input: Span  # begins with the images; the rest of it must be zeros
     output: Span
     launch: Callable[[], None]
-    results: Callable[[Bytes, int], Results]  # what a copy of `output` says of the first images, so many
+    results: Callable[[Bytes, int], OutputRows]  # what a copy of `output` says of the first images, so many
 
     @property
     def images_nbytes(self) -> int:
@@ -59,7 +59,7 @@ class Port:
 
 
 @dataclass(eq=False)
-class Frame:
+class StagingBuffer:
     """Room for one batch: where its images gather, and where its results arrive."""
 
     input: int  # address of the images, with zeros behind a batch of the largest size
@@ -70,14 +70,14 @@ class Frame:
     under_way: bool = False
 
 
-class Frames:
+class StagingBuffers:
     """Room for `depth` batches of one element type, of any size in `ports`, used in turn.
 
     One thread at a time. Frames that were left with a batch under way can be used on: `take` waits for it. All memory
     is given back by `close`, or with the device.
     """
 
-    def __init__(self, device: Device, ports: Mapping[int, Port], depth: int) -> None:
+    def __init__(self, device: Device, ports: Mapping[int, IoBinding], depth: int) -> None:
         """Allocate. Raises DeviceError when memory runs out."""
         self._device, self._ports = device, ports
         largest = max(ports.values(), key=lambda port: port.input.nbytes)
@@ -90,7 +90,7 @@ class Frames:
         device.synchronize()  # before an upload, which is in another stream
         self._uploaded = device.event()
 
-    def take(self) -> Frame:
+    def take(self) -> StagingBuffer:
         """The frame whose turn it is, once no batch is under way in it."""
         frame = self._frames.pop(0)
         self._frames.append(frame)
@@ -99,11 +99,11 @@ class Frames:
             frame.under_way = False
         return frame
 
-    def upload(self, frame: Frame, data: npt.NDArray[np.generic], offset: int = 0) -> None:
+    def upload(self, frame: StagingBuffer, data: npt.NDArray[np.generic], offset: int = 0) -> None:
         """Enqueue a copy of pinned memory to the frame's images, from byte `offset` on."""
         self._device.copy_in(frame.input + offset, data, Stream.UPLOAD)
 
-    def launch(self, frame: Frame, batch: int) -> None:
+    def launch(self, frame: StagingBuffer, batch: int) -> None:
         """Enqueue a run of size `batch`, behind all that was uploaded or computed into the frame."""
         device, port = self._device, self._ports[batch]
         device.record(self._uploaded, Stream.UPLOAD)
@@ -117,14 +117,14 @@ class Frames:
         device.record(frame.downloaded, Stream.DOWNLOAD)
         frame.under_way = True
 
-    def receive(self, frame: Frame, batch: int, count: int) -> Results:
+    def receive(self, frame: StagingBuffer, batch: int, count: int) -> OutputRows:
         """Wait for a batch: what came of its first `count` images."""
         self._device.wait(frame.downloaded)
         frame.under_way = False
         port = self._ports[batch]
         return port.results(frame.target[: port.output.nbytes], count)
 
-    def images(self, frame: Frame, batch: int, chosen: npt.NDArray[np.intp]) -> Rows:
+    def images(self, frame: StagingBuffer, batch: int, chosen: npt.NDArray[np.intp]) -> Rows:
         """Some of the images of the batch that was received last from this frame, brought back from the device."""
         port = self._ports[batch]
         nbytes = port.images_nbytes // port.shape[0]
@@ -144,7 +144,7 @@ class Frames:
         self._undo.close()
 
 
-def _frame(device: Device, sizes: tuple[int, int], undo: ExitStack) -> Frame:
+def _frame(device: Device, sizes: tuple[int, int], undo: ExitStack) -> StagingBuffer:
     def allocated(nbytes: int) -> int:
         address = device.allocate(nbytes)
         undo.callback(device.free, address)
@@ -153,4 +153,4 @@ def _frame(device: Device, sizes: tuple[int, int], undo: ExitStack) -> Frame:
     images, results = map(allocated, sizes)
     target = device.pinned(sizes[1])
     undo.callback(device.unpin, target)
-    return Frame(images, results, target, device.event(), device.event())
+    return StagingBuffer(images, results, target, device.event(), device.event())

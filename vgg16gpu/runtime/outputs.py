@@ -29,7 +29,7 @@ class OutOfRangeError(InputError):
         self.count = count
 
 
-class Results(NamedTuple):
+class OutputRows(NamedTuple):
     """One row of every output, and one of each flag, for each image.
 
     An output that has no rows (`LaunchPlan.is_whole`) is all in the row of the only image.
@@ -44,9 +44,9 @@ class Results(NamedTuple):
         """Whether any flag of any image is set."""
         return bool(np.count_nonzero(self.nonfinite) or np.count_nonzero(self.out_of_range))
 
-    def rows(self, first: int, last: int) -> Results:
+    def rows(self, first: int, last: int) -> OutputRows:
         """Those of some of the images; their outputs are copies, so that the others can go."""
-        return Results(
+        return OutputRows(
             tuple(array[first:last].copy() for array in self.outputs),
             self.nonfinite[first:last],
             self.out_of_range[first:last],
@@ -74,7 +74,7 @@ class ResultBlock:
             for output, value in zip(self._outputs, program.outputs, strict=True)
         ]
 
-    def read(self, count: int) -> Results:
+    def read(self, count: int) -> OutputRows:
         """A copy of what the last run left here of its first `count` images.
 
         Raises KernelError, naming the operator, where a kernel gave up waiting.
@@ -82,7 +82,7 @@ class ResultBlock:
         # Nearly every run is clean, and one comparison of all words says so sooner than a look at each image.
         is_clean = not np.count_nonzero(self._words - self._least > self._room)  # what is below `least` wraps around
         flags = (np.zeros(count, np.bool_), np.zeros(count, np.bool_)) if is_clean else self._flags(count)
-        return Results(tuple([rows[:count].copy() for rows in self._rows]), *flags)
+        return OutputRows(tuple([rows[:count].copy() for rows in self._rows]), *flags)
 
     def whole(self, count: int | None = None) -> tuple[Array, ...]:
         """A copy of all outputs. NaN and Inf are let through, but where pairs would spread them otherwise than float32.
@@ -98,7 +98,7 @@ class ResultBlock:
         return tuple([output.copy() for output in self._outputs])
 
     def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """What the control words say of each image: `Results.nonfinite` and `Results.out_of_range`."""
+        """What the control words say of each image: `OutputRows.nonfinite` and `OutputRows.out_of_range`."""
         if self._words[0]:
             raise self._gave_up()
         maxima = self._maxima[:, :count]
@@ -127,12 +127,12 @@ def _clean_words(control: StatusBlock) -> tuple[npt.NDArray[np.uint32], npt.NDAr
     return least, room
 
 
-def read_results(program: LaunchPlan, buffer: Bytes, count: int) -> Results:
+def read_results(program: LaunchPlan, buffer: Bytes, count: int) -> OutputRows:
     """What a block that came back says of its first `count` images. Raises KernelError where a kernel gave up."""
     return ResultBlock(program, buffer).read(count)
 
 
-def check_flags(parts: Sequence[Results], allows_nonfinite: bool, where: str = "") -> None:
+def check_flags(parts: Sequence[OutputRows], allows_nonfinite: bool, where: str = "") -> None:
     """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
     if not any(part.is_flagged for part in parts):
         return
@@ -144,7 +144,7 @@ def check_flags(parts: Sequence[Results], allows_nonfinite: bool, where: str = "
         raise InputError(f"{where}{_named(lost)}: {LOST}")
 
 
-def joined(parts: Sequence[Results], whole: Collection[int] = ()) -> tuple[Array, ...]:
+def joined(parts: Sequence[OutputRows], whole: Collection[int] = ()) -> tuple[Array, ...]:
     """The outputs of inputs that were run in parts, one at least. whole: numbers of outputs without a row for each."""
     if len(parts) == 1:
         outputs = parts[0].outputs
@@ -153,7 +153,7 @@ def joined(parts: Sequence[Results], whole: Collection[int] = ()) -> tuple[Array
     return tuple(y.reshape(y.shape[1:]) if i in whole else y for i, y in enumerate(outputs)) if whole else outputs
 
 
-def problems(results: Results, allows_nonfinite: bool) -> list[str]:
+def problems(results: OutputRows, allows_nonfinite: bool) -> list[str]:
     """What is wrong with each image by its flags, as `check_flags` says it; "" for nothing."""
     lost = results.out_of_range & ~results.nonfinite
     nonfinite = results.nonfinite & (not allows_nonfinite)

@@ -33,7 +33,7 @@ from vgg16gpu.io.shown import printable
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.host_arrays import as_array
-from vgg16gpu.runtime.plans.kept import KeptPlans
+from vgg16gpu.runtime.plans.kept import PlanCache
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
@@ -96,7 +96,7 @@ class Session(Closing):
         self._lock = threading.Lock()
         self._owns_device = isinstance(device, str)
         self.device = open_device(device)[0] if isinstance(device, str) else device
-        self._prepared: KeptPlans[object, _Prepared] = KeptPlans(self.device, plans=CAPACITY)
+        self._prepared: PlanCache[object, _Prepared] = PlanCache(self.device, plans=CAPACITY)
         self._closed = False
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.center_scores import Doubles, Fixed
 from vgg16gpu.zoo.model_writer import ModelWriter
-from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
+from vgg16gpu.zoo.weights import LIMIT, SIGMA, IntegerStream, he_scale, scaled
 
 Stage: TypeAlias = Callable[[Doubles], Doubles]  # one layer of the convolutional part, on one picture
 
@@ -73,7 +73,7 @@ def make_vgg(
         with atomic_writer(Path(path)) as stream:
             with outside as data:
                 writer.open(stream, data)
-                _Generator(net, Source(seed), writer, progress).write()
+                _Generator(net, IntegerStream(seed), writer, progress).write()
                 digest = writer.finish()
             if beside:  # in place before the model is: one that was there before must not meet these weights
                 undo.callback(beside.unlink, missing_ok=True)
@@ -121,7 +121,7 @@ def _writer(net: Vgg, data_name: str = "") -> ModelWriter:
 class _Generator:
     """Makes the tensors in file order and carries the calibration pictures through the net on the way."""
 
-    def __init__(self, net: Vgg, source: Source, writer: ModelWriter, progress: Progress | None) -> None:
+    def __init__(self, net: Vgg, source: IntegerStream, writer: ModelWriter, progress: Progress | None) -> None:
         self._net, self._source, self._writer, self._progress = net, source, writer, progress
         self._done = 0
         weights = sum(math.prod(shape) for layer in net.layers for _, shape in layer.parameters)

@@ -23,7 +23,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _CHUNK = 1 << 16  # words at a time: they stay in the cache
 
 
-class Source:
+class IntegerStream:
     """A stream of integers in [-LIMIT, LIMIT], nearly normal, mean 0, standard deviation SIGMA."""
 
     def __init__(self, seed: int) -> None:

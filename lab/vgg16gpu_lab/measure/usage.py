@@ -15,7 +15,7 @@ from vgg16gpu.bench.measure.environment import commit
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device, KernelResources
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.devices.cuda.compiler import FLAGS, Unit, architecture, compiler_identity, find_nvcc
+from vgg16gpu.devices.cuda.compiler import FLAGS, CubinUnit, architecture, compiler_identity, find_nvcc
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.cuda.probe import Version, dotted
 from vgg16gpu.devices.cuda.ptxas import VERBOSE, parse
@@ -201,25 +201,25 @@ def _usage(variant: str, step: KernelLaunch, taken: KernelResources, limits: Lim
 
 def _compiled(kernels: Sequence[Kernel], nvcc: Path, arch: str) -> dict[Kernel, KernelResources]:
     """What ptxas says of each, from the cache or from nvcc, as many at once as there are cores."""
-    units = list(dict.fromkeys(Unit(kernel.source, kernel.defines) for kernel in kernels))
+    units = list(dict.fromkeys(CubinUnit(kernel.source, kernel.defines) for kernel in kernels))
     with ThreadPoolExecutor(usable_cores()) as pool:
         texts = dict(zip(units, pool.map(lambda unit: _said(unit, nvcc, arch), units), strict=True))
     said = {(unit, usage.kernel): usage for unit, text in texts.items() for usage in parse(text)}
-    found = {kernel: said[Unit(kernel.source, kernel.defines), kernel.name] for kernel in kernels}
+    found = {kernel: said[CubinUnit(kernel.source, kernel.defines), kernel.name] for kernel in kernels}
     return {
         kernel: KernelResources(usage.registers, usage.shared_nbytes, usage.stack_nbytes + usage.spill_nbytes)
         for kernel, usage in found.items()
     }
 
 
-def _said(unit: Unit, nvcc: Path, arch: str) -> str:
+def _said(unit: CubinUnit, nvcc: Path, arch: str) -> str:
     parts = [read_source(unit.source), *unit.options, *FLAGS, arch, compiler_identity(nvcc)]
     key: list[str | bytes] = [*parts, *(path.read_bytes() for path in headers(unit.source))]
     found = KernelCache("cuda").fetch(key, ".ptxas", lambda target: _ask(unit, nvcc, arch, target))
     return found.content.decode("utf-8")
 
 
-def _ask(unit: Unit, nvcc: Path, arch: str, target: Path) -> None:
+def _ask(unit: CubinUnit, nvcc: Path, arch: str, target: Path) -> None:
     """Compile for ptxas' words alone. Raises KernelError."""
     source = source_path(unit.source)
     folders = [f"-I{folder}" for folder in (source.parent, *include_dirs())]

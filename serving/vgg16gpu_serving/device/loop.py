@@ -25,7 +25,7 @@ import numpy as np
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.double_buffer import DEPTH, Lane, Sent
+from vgg16gpu.runtime.double_buffer import DEPTH, Sent, StreamSession
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.outputs import NONFINITE
@@ -41,7 +41,7 @@ from vgg16gpu_serving.wire import CANCELLED, JOINED_NBYTES, MAX_NBYTES, UNDECODE
 _log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
 
-Pictures: TypeAlias = Callable[[Lane], PictureLane]
+Pictures: TypeAlias = Callable[[StreamSession], PictureLane]
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Run:
     """A batch under way."""
 
     items: list[Item[Peer]]
-    lane: Lane
+    lane: StreamSession
     sent: Sent
     batch: int
     began: float

@@ -17,12 +17,12 @@ from vgg16gpu.devices.base import Bytes, Event, Stream
 from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import baseline_shape
-from vgg16gpu.pictures.slots import Room, Row, Slot
+from vgg16gpu.pictures.slots import DeviceBuffer, SampleRow, Slot
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.answers.file_decoding import FileDecoding
-from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
+from vgg16gpu.runtime.answers.fitting import GpuResizer, fit_of
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import Lane, Sent
+from vgg16gpu.runtime.double_buffer import Sent, StreamSession
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu_serving.slots import Picture, picture_in, put_picture
 
@@ -50,7 +50,7 @@ class PictureLane(Closing):
     def __init__(
         self,
         engine: Engine,
-        lane: Lane,
+        lane: StreamSession,
         spec: InputSpec,
         codec: PictureCodec | None,
         largest: int,
@@ -71,7 +71,7 @@ class PictureLane(Closing):
                 undo.callback(self._decoder.close)
             with engine.turn():
                 self._places = deque(_Place(self._allocated(undo), self._device.event()) for _ in range(_ROOMS))
-                self._fitter = Fitter(self._device, fit, 0, largest, room_nbytes)
+                self._fitter = GpuResizer(self._device, fit, 0, largest, room_nbytes)
                 self._device.synchronize()  # rooms are zero
             undo.callback(self._fitter.close)
             self._undo = undo.pop_all()
@@ -95,7 +95,7 @@ class PictureLane(Closing):
         for number, slot in enumerate(slots):
             picture = picture_in(slot)
             nbytes = len(picture.data) if picture.sampling else 0
-            rows.append(Row(number, 0, "", 0, picture.height, picture.width, nbytes, picture.sampling))
+            rows.append(SampleRow(number, 0, "", 0, picture.height, picture.width, nbytes, picture.sampling))
             data.append(picture.data)
         with self._engine.turn():
             frame = self._lane.take()
@@ -114,7 +114,7 @@ class PictureLane(Closing):
             sent, _, _ = self.send([slot] * batch, batch)
             self._lane.receive(sent)
 
-    def _parts(self, rows: Sequence[Row]) -> Iterator[slice]:
+    def _parts(self, rows: Sequence[SampleRow]) -> Iterator[slice]:
         """As many rows at once as there is room for."""
         first = taken = 0
         for number, row in enumerate(rows):
@@ -125,7 +125,7 @@ class PictureLane(Closing):
             taken += needed
         yield slice(first, len(rows))
 
-    def _bring(self, rows: Sequence[Row], data: Sequence[Bytes], images: int) -> set[int]:
+    def _bring(self, rows: Sequence[SampleRow], data: Sequence[Bytes], images: int) -> set[int]:
         """Images of rows to an address. Those of files that are refused, which come back, are black.
 
         Nobody but front ends decodes these: this is the only thread of a device. What was decoded is made zero behind
@@ -141,7 +141,7 @@ class PictureLane(Closing):
             row if i in there else self._uploaded(row, data[i], address)
             for i, (row, address) in enumerate(zip(rows, addresses, strict=True))
         ]
-        room = Room(place.address, lambda: None)
+        room = DeviceBuffer(place.address, lambda: None)
         slot = Slot(_NO_BYTES, is_pinned=False, rows=found, room=room, addresses=addresses)
         used = addresses[-1] - place.address + self._files.needed(rows[-1])
         with self._engine.turn():
@@ -154,11 +154,11 @@ class PictureLane(Closing):
         place.is_used = True
         return {row.file for i, row in enumerate(rows) if row.nbytes and i not in there}
 
-    def _uploaded(self, row: Row, data: Bytes, address: int) -> Row:
+    def _uploaded(self, row: SampleRow, data: Bytes, address: int) -> SampleRow:
         """Pixels as they are; black in place of a file that is refused."""
         if row.nbytes:
             self._files.upload(address, self._black)
-            return Row(row.file, 0, "", 0)
+            return SampleRow(row.file, 0, "", 0)
         self._files.upload(address, data)
         return row
 

@@ -17,9 +17,9 @@ import pytest
 
 from vgg16gpu.cluster.cards import child, process
 from vgg16gpu.cluster.cards.messages import BUILDING, End
-from vgg16gpu.cluster.cards.process import Told
+from vgg16gpu.cluster.cards.process import Message
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.frames import Frames
+from vgg16gpu.runtime.frames import StagingBuffers
 
 PATIENCE = 10.0  # seconds
 
@@ -30,7 +30,7 @@ class CardThread:
     def __init__(self, _module: str, descriptors: Sequence[int]) -> None:
         self.pid, self.is_killed, self.stands_still = os.getpid(), False, False
         self._pipe = Connection(os.dup(descriptors[0]))
-        self._child = child.Child(self._pipe)
+        self._child = child.CardChild(self._pipe)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class CardThread:
         over = time.monotonic() + PATIENCE
         while lines := {number: line for number, line in [*self._child._lines.items()] if number != BUILDING}:
             for line in lines.values():
-                line.put(Told(End(is_left=True)))
+                line.put(Message(End(is_left=True)))
             assert time.monotonic() < over
             time.sleep(0.001)
         if self._child._card:
@@ -97,10 +97,10 @@ def plant(
 
     patience: seconds that other cards wait for that.
     """
-    receive, received, device = Frames.receive, list[int](), broken.engine.device
+    receive, received, device = StagingBuffers.receive, list[int](), broken.engine.device
     begun = threading.Event()
 
-    def faulty(self: Frames, *arguments: object) -> object:
+    def faulty(self: StagingBuffers, *arguments: object) -> object:
         if self._device is device:
             received.append(1)
             if len(received) > after:
@@ -110,4 +110,4 @@ def plant(
             begun.wait(patience)  # else the others may leave it no batch to fail at
         return receive(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Frames, "receive", faulty)
+    monkeypatch.setattr(StagingBuffers, "receive", faulty)

@@ -14,7 +14,7 @@ from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.devices.cpu.compiler import find_compiler
 from vgg16gpu.devices.cuda import compiler as cuda_compiler
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit, architecture, compiler_identity
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit, architecture, compiler_identity
 from vgg16gpu.errors import KernelError
 
 
@@ -48,7 +48,7 @@ def runs(monkeypatch, tmp_path, toolkit):
 def unit(tmp_path):
     source = tmp_path / "tiny.cu"
     source.write_text("// tiny\n")
-    return Unit(str(source), (("TILE", 4),))
+    return CubinUnit(str(source), (("TILE", 4),))
 
 
 def compile_one(unit, capability=(9, 0)):
@@ -64,7 +64,7 @@ def test_architecture(capability, name):
 
 
 def test_every_unit_gets_its_own(runs, unit):
-    units = [Unit(unit.source, (("TILE", tile),)) for tile in range(9)]
+    units = [CubinUnit(unit.source, (("TILE", tile),)) for tile in range(9)]
     cubins = CubinCompiler((9, 0)).cubins(units)
     assert list(cubins) == units
     assert len(set(cubins.values())) == len(runs) == 9
@@ -72,7 +72,7 @@ def test_every_unit_gets_its_own(runs, unit):
 
 def test_source_macros_and_architecture_are_in_the_key(runs, unit):
     compile_one(unit)
-    compile_one(Unit(unit.source, (("TILE", 8),)))
+    compile_one(CubinUnit(unit.source, (("TILE", 8),)))
     compile_one(unit, (8, 0))
     Path(unit.source).write_text("// tiny, changed\n")
     compile_one(unit)
@@ -96,7 +96,7 @@ def test_without_nvcc_the_cache_serves(unit, monkeypatch):
     monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda _: None)
     assert compile_one(unit) == first
     with pytest.raises(KernelError, match=r"no nvcc.*CUDA_HOME.*PATH.*cuda_setup"):
-        compile_one(Unit(unit.source))
+        compile_one(CubinUnit(unit.source))
 
 
 @pytest.mark.parametrize("name", ["bin/nvcc", "bin/ptxas", "nvvm/bin/cicc"])

@@ -10,7 +10,7 @@ import pytest
 from tests.support.foreign_arrays import STREAM, numbers
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.cuda import foreign as cuda_foreign
-from vgg16gpu.devices.cuda.foreign import CudaForeign, CudaMemory
+from vgg16gpu.devices.cuda.foreign import CudaInterop, CudaMemory
 from vgg16gpu.errors import DeviceError
 
 
@@ -95,7 +95,7 @@ class Current:
 @pytest.mark.parametrize("failing", [(), ("cuEventRecord",)])
 def test_the_lane_follows_by_an_event_of_the_moment(monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]) -> None:
     driver, counters = drive(monkeypatch, *failing), Counters()
-    foreign = CudaForeign(Current(), 3, counters)  # type: ignore[arg-type]
+    foreign = CudaInterop(Current(), 3, counters)  # type: ignore[arg-type]
     assert (foreign.stream, foreign.card_of(4096)) == (STREAM, 3)
     driver.calls.clear()
     if failing:
@@ -112,4 +112,4 @@ def test_the_lane_follows_by_an_event_of_the_moment(monkeypatch: pytest.MonkeyPa
 
 def test_no_memory_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     drive(monkeypatch, "cuPointerGetAttribute")
-    assert CudaForeign(Current(), 0, Counters()).card_of(4096) is None  # type: ignore[arg-type]
+    assert CudaInterop(Current(), 0, Counters()).card_of(4096) is None  # type: ignore[arg-type]

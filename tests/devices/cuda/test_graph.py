@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vgg16gpu.devices.cuda.graph import Graph
+from vgg16gpu.devices.cuda.graph import CudaGraph
 from vgg16gpu.errors import KernelError
 
 KERNEL, COPY = "kernel", "copy"
@@ -94,14 +94,14 @@ class Bindings(SimpleNamespace):
 )
 def test_launches_right_behind_launches_may_be_programmatic(suffix, nodes, programmatic, expected):
     bindings = Bindings(suffix)
-    Graph(bindings, 7, lambda: bindings.enqueue(*nodes), programmatic)
+    CudaGraph(bindings, 7, lambda: bindings.enqueue(*nodes), programmatic)
     assert bindings.programmatic() == expected
     assert set(bindings.edges) == {(10 + i, 11 + i) for i in range(len(nodes) - 1)}
 
 
 def test_a_graph_is_launched_and_given_back():
     bindings = Bindings()
-    graph = Graph(bindings, 7, lambda: bindings.enqueue(COPY, KERNEL, COPY))
+    graph = CudaGraph(bindings, 7, lambda: bindings.enqueue(COPY, KERNEL, COPY))
     assert bindings.live == {"executable"}
     graph.launch()
     assert bindings.launched == [("executable", 7)]
@@ -117,5 +117,5 @@ def test_what_fails_while_it_is_recorded_leaves_nothing_behind():
         raise KernelError("conv9_9: the launch failed")
 
     with pytest.raises(KernelError, match="conv9_9"):
-        Graph(bindings, 7, fail)
+        CudaGraph(bindings, 7, fail)
     assert not bindings.live

@@ -11,7 +11,7 @@ import pytest
 
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda import driver as cuda_driver
-from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.compiler import CubinUnit
 from vgg16gpu.devices.cuda.context import pick_card
 from vgg16gpu.devices.cuda.driver import import_problem
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
@@ -33,7 +33,7 @@ class FakeFunction:
 
 
 def built(signature=SIGNATURE):
-    return BuiltKernel(Unit("tiny.cu"), KernelResources(), 256, signature)
+    return BuiltKernel(CubinUnit("tiny.cu"), KernelResources(), 256, signature)
 
 
 def step(arguments=ARGUMENTS, block=BLOCK, label="conv1"):

@@ -14,7 +14,7 @@ import pytest
 from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cuda import compiler as cuda_compiler
 from vgg16gpu.devices.cuda import driver as cuda_driver
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Nvcc, NvrtcBackend, Unit, find_backend, missing_compiler
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit, Nvcc, NvrtcBackend, find_backend, missing_compiler
 from vgg16gpu.devices.cuda.nvrtc import Nvrtc, find_nvrtc, libraries
 from vgg16gpu.errors import DeviceError, KernelError
 
@@ -99,7 +99,7 @@ def nvrtc() -> Nvrtc:
 def test_every_kernel_compiles(nvrtc: Nvrtc, source: str) -> None:
     for arch in ARCHS:
         if arch == "sm_90a" or HOPPER not in kernel_source.read_source(source):
-            cubin = NvrtcBackend(nvrtc).compile(Unit(source), arch)
+            cubin = NvrtcBackend(nvrtc).compile(CubinUnit(source), arch)
             assert cubin.startswith(b"\x7fELF")
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_compile_is_named(nvrtc: Nvrtc, tmp_path: Path) -> None:
     path = tmp_path / "broken.cu"
     path.write_text('extern "C" __global__ void f() {\n  nonsense;\n}\n')
     with pytest.raises(KernelError, match=r"broken\.cu -DTILE=4 does not compile for sm_80 with .*libnvrtc") as raised:
-        NvrtcBackend(nvrtc).compile(Unit(str(path), (("TILE", 4),)), "sm_80")
+        NvrtcBackend(nvrtc).compile(CubinUnit(str(path), (("TILE", 4),)), "sm_80")
     assert f"{path}(2)" in str(raised.value)
     assert "nonsense" in raised.value.output
 
@@ -120,7 +120,7 @@ def test_a_cache_that_others_filled_serves_where_pycuda_has_no_nvcc(
     monkeypatch.setenv(cuda_driver.VARIABLE, "pycuda")
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: tmp_path / "nvcc")
     monkeypatch.setattr(cuda_compiler, "_run_nvcc", lambda *_: b"\x7fELF of nvcc")
-    unit = Unit("softmax.cu")
+    unit = CubinUnit("softmax.cu")
     assert CubinCompiler((8, 0)).cubins([unit])[unit] == b"\x7fELF of nvcc"
     monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
     monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda _: Nvrtc(library(tmp_path / "lib", 13)))

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import Columns, RunRecord, list_digest, open_results
 from vgg16gpu.io.scores import softmax, top_classes
 
@@ -74,7 +74,7 @@ def answers_of(first, last, columns=None):
         best[~failed] = top_classes(scores[~failed], columns.top)
         probabilities[~failed] = np.take_along_axis(softmax(scores[~failed]), best[~failed], 1)
     others = tuple(np.full((last - first, 2), i, np.float32) for i in range(len(columns.outputs) - 1))
-    return Answers(names_of(last)[first:], errors, scores, best, probabilities, others)
+    return PredictionBatch(names_of(last)[first:], errors, scores, best, probabilities, others)
 
 
 def write(results, first, last, columns=None, block=7):

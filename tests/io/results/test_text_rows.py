@@ -9,7 +9,7 @@ from tests.io.results.runs import (
     error_of,
     names_of,
 )
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results.csv_rows import CsvForm
 from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
@@ -18,7 +18,7 @@ FORMS = {"csv": CsvForm, "jsonl": JsonlForm}
 
 
 def answers(names, scores, best, probabilities, errors=None):
-    return Answers(
+    return PredictionBatch(
         names, errors or [""] * len(names), np.array(scores, np.float32), np.array(best), np.array(probabilities)
     )
 

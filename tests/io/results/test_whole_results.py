@@ -9,7 +9,7 @@ import pytest
 
 from tests.io.results.runs import answers_of, columns_of, names_of, record_of, run, scores_of
 from tests.support.later import later
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import open_results
 
 
@@ -71,7 +71,7 @@ def test_memory_stays_flat(tmp_path, kind):
         tracemalloc.start()
         for first in range(0, count, size):
             names = [f"photos/{i}.jpg" for i in range(first, first + size)]
-            results.write(Answers(names, block.errors, block.scores, block.best, block.probabilities))
+            results.write(PredictionBatch(names, block.errors, block.scores, block.best, block.probabilities))
         results.finish()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -11,7 +11,7 @@ from tests.kernels.layout.test_convert import BYTES, STEP, bf16_bits, encoded, p
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import DType, Layout, OutputForm, TensorDesc
+from vgg16gpu.program.values import DType, Layout, TensorDesc, TensorFormat
 from vgg16gpu.runtime.stored import decoded
 
 SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 1, 1), (2, 10), (2, 33, 40, 7), (2, 8, 33, 20), (3, 1, 6, 6))
@@ -19,7 +19,7 @@ STORED = [*((element, Layout.NHWC) for element in DType), (DType.F32, Layout.PLA
 JUNK = 0x5A
 
 
-def numbers_in(found: Any, form: OutputForm, shape: tuple[int, ...]) -> Any:
+def numbers_in(found: Any, form: TensorFormat, shape: tuple[int, ...]) -> Any:
     """What an output holds, as float32; what lies between is to be as it was."""
     if form.element is DType.BF16:
         numbers: Any = (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -59,7 +59,7 @@ def test_every_form(device: Device, element: DType, layout: Layout, given: DType
     if layout is Layout.NHWC:
         expected = np.moveaxis(expected, -1, 1)[:, : shape[1]]
     pitches = (None, shape[1], shape[1] + 3)
-    for form in (OutputForm(given, pitch) for pitch in pitches):
+    for form in (TensorFormat(given, pitch) for pitch in pitches):
         for images in {1, shape[0]}:
             wanted = (images, *shape[1:])
             target = bench.put(np.full(form.element.nbytes * form.extent(wanted), JUNK, np.uint8))
@@ -76,7 +76,7 @@ def test_pairs_with_factors_of_images(device: Device, pitch: int | None) -> None
     raw = encoded(stored(x * factors[:, None, None, None], DType.F16_PAIR), DType.F16_PAIR)
     bench = Bench(device)
     value = TensorDesc("x", x.shape, Layout.NHWC, bench.put(raw), DType.F16_PAIR, factor=bench.put(factors))
-    form, target = OutputForm(pitch=pitch), bench.put(np.full(x.nbytes, JUNK, np.uint8))
+    form, target = TensorFormat(pitch=pitch), bench.put(np.full(x.nbytes, JUNK, np.uint8))
     bench.run(give(value, form, target, 2))
     found = numbers_in(bench.get(target, (x[:2].nbytes,), np.uint8), form, (2, *x.shape[1:]))
     expected = np.moveaxis(raw.astype(np.float32).sum(0) / factors[:, None, None, None], -1, 1)[:2, :3]
@@ -89,7 +89,7 @@ def test_values_of_any_rank(device: Device, shape: tuple[int, ...]) -> None:
     bench = Bench(device)
     value = TensorDesc("x", shape, Layout.PLAIN, bench.put(x))
     target = bench.room(x.nbytes)
-    bench.run(give(value, OutputForm(), target))
+    bench.run(give(value, TensorFormat(), target))
     assert_same_bits(bench.get(target, x.shape, np.float32), x)
 
 

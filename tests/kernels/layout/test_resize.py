@@ -20,8 +20,8 @@ from vgg16gpu.compiler.lowering.layout.resize import (
     ENTRY_WORDS,
     HEADER_WORDS,
     MAX_SIDE,
-    Fit,
     PassOrder,
+    ResizeSpec,
     entries,
     scratch_nbytes,
     steps,
@@ -43,8 +43,8 @@ GAP = 5  # bytes between two pictures: they begin anywhere
 
 def fit(
     size: Size, channels: int = 3, *, crop: bool = True, interpolation: str = "bilinear", reverse: bool = False
-) -> Fit:
-    return Fit(size, channels, crop, interpolation, reverse, HERE)
+) -> ResizeSpec:
+    return ResizeSpec(size, channels, crop, interpolation, reverse, HERE)
 
 
 def pictures(sizes: Sequence[Size], channels: int) -> list[Pixels]:
@@ -54,13 +54,13 @@ def pictures(sizes: Sequence[Size], channels: int) -> list[Pixels]:
     return [np.where(random.random(p.shape) < 0.3, (p > 127) * np.uint8(255), p).astype(np.uint8) for p in made]
 
 
-def target(wanted: Fit, height: int, width: int) -> tuple[int, int, int, int]:
+def target(wanted: ResizeSpec, height: int, width: int) -> tuple[int, int, int, int]:
     """Rows and columns before the crop, and where that begins."""
     rows, columns = resized_shape(height, width, wanted.size) if wanted.crop else wanted.size
     return rows, columns, round((rows - wanted.size[0]) / 2), round((columns - wanted.size[1]) / 2)
 
 
-def by_pillow(wanted: Fit, pixels: Pixels) -> Pixels:
+def by_pillow(wanted: ResizeSpec, pixels: Pixels) -> Pixels:
     height, width, channels = pixels.shape
     rows, columns, top, left = target(wanted, height, width)
     picture = Image.fromarray(pixels if channels == 3 else pixels[..., 0])
@@ -70,7 +70,7 @@ def by_pillow(wanted: Fit, pixels: Pixels) -> Pixels:
     return made[..., ::-1] if wanted.reverse else made
 
 
-def by_numpy(wanted: Fit, pixels: Pixels) -> Pixels:
+def by_numpy(wanted: ResizeSpec, pixels: Pixels) -> Pixels:
     height, width, _ = pixels.shape
     rows, columns, top, left = target(wanted, height, width)
     (down_first,) = wanted.order.down_first(*(np.array([side]) for side in (height, width, rows, columns)))
@@ -81,7 +81,7 @@ def by_numpy(wanted: Fit, pixels: Pixels) -> Pixels:
 
 def run(
     device: Device,
-    wanted: Fit,
+    wanted: ResizeSpec,
     given: Sequence[Pixels],
     *,
     rows: Sequence[int] | None = None,
@@ -112,7 +112,7 @@ def run(
     return bench.get(out, (most, *wanted.size, wanted.channels), np.uint8)
 
 
-def check(device: Device, wanted: Fit, sizes: Sequence[Size], *, numpy: bool = True) -> None:
+def check(device: Device, wanted: ResizeSpec, sizes: Sequence[Size], *, numpy: bool = True) -> None:
     given = pictures(sizes, wanted.channels)
     made = run(device, wanted, given)
     for size, picture, found in zip(sizes, given, made, strict=True):

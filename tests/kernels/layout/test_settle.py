@@ -11,16 +11,16 @@ from tests.support.kernel_harness import Bench
 from vgg16gpu.compiler.lowering.layout.settle import WORDS, RunOutput, settle
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import DType, OutputForm
+from vgg16gpu.program.values import DType, TensorFormat
 
 BATCH = 5
 SHAPES = ((BATCH, 3, 4, 5), (BATCH, 7), (BATCH, 2, 3))
 FORMS = (
-    OutputForm(),
-    OutputForm(DType.F16),
-    OutputForm(DType.BF16, 7),
-    OutputForm(DType.F32, 8),
-    OutputForm(DType.F16, 9),
+    TensorFormat(),
+    TensorFormat(DType.F16),
+    TensorFormat(DType.BF16, 7),
+    TensorFormat(DType.F32, 8),
+    TensorFormat(DType.F16, 9),
 )
 GOOD = 100.0
 
@@ -128,8 +128,8 @@ def test_who_needs_a_second_pass(
     assert guard == [int(bool(needed)), *map(int, only(*needed)), 7]
 
 
-@pytest.mark.parametrize("form", [OutputForm(), OutputForm(DType.F16, 6)])
-def test_an_output_without_rows_becomes_nan_as_a_whole(device: Device, form: OutputForm) -> None:
+@pytest.mark.parametrize("form", [TensorFormat(), TensorFormat(DType.F16, 6)])
+def test_an_output_without_rows_becomes_nan_as_a_whole(device: Device, form: TensorFormat) -> None:
     bench = Bench(device)
     words = bench.put(np.array([0, 1], np.int32))
     found, shape = bench.put(np.zeros(WORDS, np.uint32)), (3, 4, 2, 2)

@@ -9,7 +9,7 @@ from tests.devices.cuda.test_graph import Bindings
 from tests.lab.fake_libraries import STREAM
 from tests.lab.measure.conftest import tried
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda.foreign import CudaForeign
+from vgg16gpu.devices.cuda.foreign import CudaInterop
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
 from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES
@@ -25,7 +25,7 @@ def held():
 
 def test_work_of_others_is_captured_launched_and_given_back(held):
     bindings, counters = Bindings(), Counters()
-    captured = CudaForeign(held, 0, counters, bindings).capture(lambda: bindings.enqueue("kernel"))
+    captured = CudaInterop(held, 0, counters, bindings).capture(lambda: bindings.enqueue("kernel"))
     captured()
     assert (bindings.launched, counters.launches, len(held.sequences)) == ([("executable", STREAM)], 1, 1)
     captured.close()
@@ -43,14 +43,14 @@ def test_what_raises_in_a_capture_leaves_nothing(held):
         raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
 
     with pytest.raises(RuntimeError, match="EXECUTION_FAILED"):
-        CudaForeign(held, 0, Counters(), bindings).capture(work)
+        CudaInterop(held, 0, Counters(), bindings).capture(work)
     assert not bindings.live
     assert not held.sequences
 
 
 def test_a_capture_needs_cuda_bindings(held):
     with pytest.raises(DeviceError, match="cuda-bindings"):
-        CudaForeign(held, 0, Counters()).capture(lambda: None)
+        CudaInterop(held, 0, Counters()).capture(lambda: None)
 
 
 # The real ones

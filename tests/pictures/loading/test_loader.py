@@ -16,7 +16,7 @@ from vgg16gpu.pictures.loading import pace
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.reading import read_inputs
-from vgg16gpu.pictures.slots import Ring, ordinary
+from vgg16gpu.pictures.slots import BufferPool, ordinary
 
 SHAPE = (3, 16, 16)
 SPEC = InputSpec(SHAPE)
@@ -83,7 +83,7 @@ def expected(folder):
 @pytest.mark.parametrize("nbytes", [4 * 16 * 16 * 3, 20_000])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_everything_comes_once_and_in_order(folder, threads, nbytes, prompt):
-    ring = Ring(nbytes, threads + 4)
+    ring = BufferPool(nbytes, threads + 4)
     loader = Loader(list_files(files_of(folder)), SPEC, ring, threads)
     found = collect(loader, ring, prompt=prompt)
     numbers = [row for row in found if "30n.npz" in row[0]]
@@ -106,7 +106,7 @@ def test_everything_comes_once_and_in_order(folder, threads, nbytes, prompt):
 def test_a_slot_that_comes_back_at_once_has_the_next_file(folder, rows):
     """There is one slot: a thread hands it over full, waits, and gets it again."""
     files = [path for path in files_of(folder) if path.suffix == ".jpg"]
-    ring = Ring(20_000, 1, rows, room_nbytes=1 << 20)
+    ring = BufferPool(20_000, 1, rows, room_nbytes=1 << 20)
     ring.pin(ordinary, takes_pictures=True)
     loader = Loader(list_files(files), SPEC, ring, 1)
     loader.start()
@@ -122,10 +122,10 @@ def test_a_slot_that_comes_back_at_once_has_the_next_file(folder, rows):
 def test_it_begins_behind_what_is_done(folder):
     files = files_of(folder)
     index = [path.name for path in files].index("10n.npy")
-    ring = Ring(20_000, 6)
+    ring = BufferPool(20_000, 6)
     whole = expected(folder)
     for first in ((index, 68), (index, 70), (index + 1, 0)):
-        loader = Loader(list_files(files[: index + 3]), SPEC, ring := Ring(20_000, 6), 2, first)
+        loader = Loader(list_files(files[: index + 3]), SPEC, ring := BufferPool(20_000, 6), 2, first)
         found = collect(loader, ring)
         before = index + first[1] if first[0] == index else index + 70
         assert found == whole[before : index + 70 + 2]
@@ -133,7 +133,7 @@ def test_it_begins_behind_what_is_done(folder):
 
 def test_few_files_are_begun_before_the_first_is_answered(folder):
     listing = list_files([path for path in files_of(folder) if path.suffix in (".png", ".jpg")])
-    ring = Ring(20_000, 6)
+    ring = BufferPool(20_000, 6)
     loader = Loader(listing, SPEC, ring, 2, window=8)
     loader.start()
     ring.pin(ordinary, takes_pictures=False)
@@ -150,7 +150,7 @@ def test_few_files_are_begun_before_the_first_is_answered(folder):
 def test_whether_there_is_anything_to_compute(folder, tmp_path):
     (tmp_path / "a.jpg").write_text("none")
     for paths, expected_row in (([tmp_path / "a.jpg"] * 3, False), ([tmp_path / "a.jpg", folder / "00.png"], True)):
-        loader = Loader(list_files(paths), SPEC, Ring(20_000, 6), 2)
+        loader = Loader(list_files(paths), SPEC, BufferPool(20_000, 6), 2)
         loader.start()
         assert loader.has_row() is expected_row
         loader.close()
@@ -183,7 +183,7 @@ def no_decoder(monkeypatch):
 @pytest.mark.usefixtures("no_decoder")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_thread_that_cannot_begin_is_told(folder, threads):
-    loader = Loader(list_files([folder / "00.png", folder / "03.png"]), SPEC, Ring(20_000, 6), threads)
+    loader = Loader(list_files([folder / "00.png", folder / "03.png"]), SPEC, BufferPool(20_000, 6), threads)
     loader.start()
     assert within(30, loader.has_row) is True  # so that somebody reads on
     found = within(30, lambda: list(loader))
@@ -207,7 +207,7 @@ def test_one_thread_begins_and_all_join_it_where_it_is_slow(folder, monkeypatch,
     monkeypatch.setattr(pace, "PICTURES", 5)
     monkeypatch.setattr(pace, "SLOW", slow)  # seconds a picture
     before = threading.active_count()
-    loader = Loader(list_files(files_of(folder)), SPEC, Ring(20_000, 8), 4, begins_alone=True)
+    loader = Loader(list_files(files_of(folder)), SPEC, BufferPool(20_000, 8), 4, begins_alone=True)
     found = collect(loader, loader.ring)
     assert [row for row in found if "30n.npz" not in row[0]] == [row for row in expected(folder) if row is not None]
     assert loader.threads == begun
@@ -217,7 +217,7 @@ def test_one_thread_begins_and_all_join_it_where_it_is_slow(folder, monkeypatch,
 def test_closing_in_the_middle_ends_all_threads(folder):
     before = threading.active_count()
     for threads in (1, 5):
-        loader = Loader(list_files(files_of(folder)), SPEC, Ring(800, 2), threads)
+        loader = Loader(list_files(files_of(folder)), SPEC, BufferPool(800, 2), threads)
         loader.start()
         next(iter(loader))
         loader.close()
@@ -230,7 +230,9 @@ def test_a_file_that_has_become_shorter_is_a_row_that_says_so(tmp_path):
     """A run goes on behind five rows of a file that has three samples by now."""
     np.save(tmp_path / "a.npy", np.zeros((3, *SHAPE), np.float32))
     np.save(tmp_path / "b.npy", np.zeros((1, *SHAPE), np.float32))
-    loader = Loader(list_files([tmp_path / "a.npy", tmp_path / "b.npy"]), SPEC, ring := Ring(20_000, 6), 1, (0, 5))
+    loader = Loader(
+        list_files([tmp_path / "a.npy", tmp_path / "b.npy"]), SPEC, ring := BufferPool(20_000, 6), 1, (0, 5)
+    )
     (name, problem), (second, _) = collect(loader, ring)
     assert (name, second) == (str(tmp_path / "a.npy"), str(tmp_path / "b.npy"))
     assert "has fewer samples than there are rows of it" in problem

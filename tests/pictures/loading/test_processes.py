@@ -21,8 +21,8 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing, list_files
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.processes import ProcessLoader
-from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.slots import Ring, ordinary
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
+from vgg16gpu.pictures.slots import BufferPool, ordinary
 
 SPEC = InputSpec((3, 16, 16), preprocess=Preprocess.named("unit"))
 NBYTES = 30_000
@@ -70,7 +70,7 @@ def collect(loader, *, prompt=True):
 
 
 def by_processes(folder, threads=6, slots=9, room_nbytes=0, **options):
-    ring = SharedRing(NBYTES, slots, None, room_nbytes)
+    ring = SharedBufferPool(NBYTES, slots, None, room_nbytes)
     return ProcessLoader(list_files([folder]), SPEC, ring, threads, **options)
 
 
@@ -85,7 +85,7 @@ def test_they_load_what_threads_load(folder, window, prompt, room_nbytes):
     loader = by_processes(folder, window=window, room_nbytes=room_nbytes)
     found = collect(loader, prompt=prompt)
     # Before a ring of ordinary memory is pinned pictures are resized in it; here none are.
-    ring = Ring(NBYTES, 6, None, room_nbytes)
+    ring = BufferPool(NBYTES, 6, None, room_nbytes)
     ring.pin(ordinary, takes_pictures=True)
     assert found == collect(Loader(list_files([folder]), SPEC, ring, 2))
     assert len(found) == len(list_files([folder]).files)
@@ -108,7 +108,7 @@ def test_numbers_that_fill_a_small_pipe_wait_for_nobody(folder, monkeypatch):
 
     pipe = os.pipe
     monkeypatch.setattr(os, "pipe", small)
-    ring = SharedRing(NBYTES, 7, None)
+    ring = SharedBufferPool(NBYTES, 7, None)
     loader = ProcessLoader(Listing((str(folder / "00.png"),) * 1500), SPEC, ring, 6)
     assert len(collect(loader)) == 1500
 
@@ -122,9 +122,9 @@ def test_descriptors_beyond_those_of_select(folder):
         from vgg16gpu.pictures.inputs import InputSpec
         from vgg16gpu.pictures.listing import list_files
         from vgg16gpu.pictures.loading.processes import ProcessLoader
-        from vgg16gpu.pictures.loading.shared import SharedRing
+        from vgg16gpu.pictures.loading.shared import SharedBufferPool
         spec = InputSpec((3, 16, 16), preprocess=Preprocess.named("unit"))
-        loader = ProcessLoader(list_files([sys.argv[1]]), spec, SharedRing(30_000, 9, None), 6, window=20)
+        loader = ProcessLoader(list_files([sys.argv[1]]), spec, SharedBufferPool(30_000, 9, None), 6, window=20)
         loader.start()
         answered = count = 0
         for slot in loader:

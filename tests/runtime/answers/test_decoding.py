@@ -22,7 +22,7 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers import decoding
 from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 
 from .conftest import SIDE
@@ -50,7 +50,7 @@ def faded(narrow_model, pictures, wanted):
 @contextmanager
 def answering(engine, paths, codec, *, threads=3, first=(0, 0)):
     listing = list_files(paths)
-    with Folder(listing, spec_for(engine), threads, first, decodes_on_device=True) as folder:
+    with FilePipeline(listing, spec_for(engine), threads, first, decodes_on_device=True) as folder:
         folder.require_one()
         with folder.answers(engine, Ranking(3), codec=codec) as stream:
             yield stream

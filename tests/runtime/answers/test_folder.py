@@ -14,7 +14,7 @@ from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loading.processes import ProcessLoader
 from vgg16gpu.runtime.answers import classify as classify_module
 from vgg16gpu.runtime.answers import folder as folder_module
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.resuming import first_open
 
 SPEC = InputSpec((3, 32, 32), preprocess=Preprocess.named("torchvision"))
@@ -47,7 +47,7 @@ def few_are_many(monkeypatch):
     ],
 )
 def test_many_pictures_for_a_gpu_are_loaded_by_processes(folder, options, threads, by_processes):
-    with Folder(list_files([folder]), SPEC, threads, **options) as files:
+    with FilePipeline(list_files([folder]), SPEC, threads, **options) as files:
         assert isinstance(files.loader, ProcessLoader) is by_processes
         assert files.loader.has_row()
 
@@ -57,7 +57,7 @@ def test_what_processes_cannot_load_is_loaded_by_threads(folder):
     np.save(folder / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
     given = [folder, folder / "numbers.npy"]
     for listing, spec in ((list_files(given), SPEC), (list_files([folder]), InputSpec((7,)))):
-        with Folder(listing, spec, for_gpu=True) as files:
+        with FilePipeline(listing, spec, for_gpu=True) as files:
             assert not isinstance(files.loader, ProcessLoader)
 
 
@@ -93,7 +93,7 @@ def test_what_has_started_ends_where_the_start_fails(folder, monkeypatch, struck
 
     monkeypatch.setattr(ProcessLoader, struck, striking)
     with pytest.raises(told):
-        Folder(list_files([folder]), SPEC, for_gpu=True)
+        FilePipeline(list_files([folder]), SPEC, for_gpu=True)
     assert threading.active_count() == before
     assert all(child.poll() is not None for child in started[0]._children)
 

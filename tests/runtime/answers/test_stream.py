@@ -18,7 +18,7 @@ from vgg16gpu.pictures.inputs import InputSpec, spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers import feed as feed_module
 from vgg16gpu.runtime.answers import folder as folder_module
-from vgg16gpu.runtime.answers.folder import Folder, default_batch
+from vgg16gpu.runtime.answers.folder import FilePipeline, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
 
 from .conftest import SIDE
@@ -31,7 +31,7 @@ def spec_for(engine):
 
 @contextmanager
 def answering(engine, paths, *, threads=3, first=(0, 0), top=3, resize_on_device=None, pins_first=False):
-    with Folder(list_files(paths), spec_for(engine), threads, first) as folder:
+    with FilePipeline(list_files(paths), spec_for(engine), threads, first) as folder:
         if not pins_first:
             folder.require_one()
         with folder.answers(engine, Ranking(top), resize_on_device=resize_on_device) as stream:
@@ -70,7 +70,7 @@ def test_pictures_are_decoded_before_there_is_an_engine(narrow_model, pictures, 
     monkeypatch.setattr(slots, "ROWS", 1)
     with (
         Engine(narrow_model, device="cpu", batch=4) as engine,
-        Folder(list_files([pictures]), spec_for(engine), 2) as folder,
+        FilePipeline(list_files([pictures]), spec_for(engine), 2) as folder,
     ):
         until = time.monotonic() + 20
         while folder.loader._queue.qsize() < max(ready, 2) and time.monotonic() < until:
@@ -109,13 +109,13 @@ def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(
 
 def test_the_device_really_resizes(narrow_model, pictures, wanted, monkeypatch):
     counted = []
-    begin = feed_module.Feed._begin
+    begin = feed_module.BatchAssembler._begin
 
     def counting(self, slot):
         counted.append(sum(row.height > 0 for row in slot.rows))
         return begin(self, slot)
 
-    monkeypatch.setattr(feed_module.Feed, "_begin", counting)
+    monkeypatch.setattr(feed_module.BatchAssembler, "_begin", counting)
     with (
         Engine(narrow_model, device="cpu", batch=8) as engine,
         answering(engine, [pictures] * 8, threads=1, resize_on_device=True) as stream,
@@ -163,7 +163,7 @@ def test_what_fails_on_the_device_comes_out(narrow_model, pictures, monkeypatch)
         raise KernelError("the launch failed")
 
     with Engine(narrow_model, device="cpu", batch=2) as engine:
-        monkeypatch.setattr("vgg16gpu.runtime.frames.Frames.launch", broken)
+        monkeypatch.setattr("vgg16gpu.runtime.frames.StagingBuffers.launch", broken)
         with answering(engine, [pictures]) as stream, pytest.raises(KernelError, match="the launch failed"):
             rows(stream)
 
@@ -212,5 +212,5 @@ def test_no_input_at_all_that_can_be_read(tmp_path):
     for name in ("a.jpg", "b.jpg"):
         (tmp_path / name).write_text("none")
     refused = pytest.raises(InputError, match=r"a\.jpg.*\(1 other inputs cannot be read either\)")
-    with Folder(list_files([tmp_path]), InputSpec((3, 8, 8)), 2) as folder, refused:
+    with FilePipeline(list_files([tmp_path]), InputSpec((3, 8, 8)), 2) as folder, refused:
         folder.require_one()

@@ -15,10 +15,10 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.values import DType, OutputForm
+from vgg16gpu.program.values import DType, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, stream_handle, view_of
+from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, StridedView, stream_handle, view_of
 
 # ---- What is taken
 
@@ -27,7 +27,7 @@ from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, stream_h
 def test_strides_are_told(make: Any) -> None:
     x = numbers(4, 6, 5, 2)[:, 1::2].transpose(0, 3, 1, 2)
     view = view_of(make(x), FakeForeign())
-    assert view == DeviceView(x.ctypes.data, (4, 2, 3, 5), (60, 1, 20, 2), "float32")
+    assert view == StridedView(x.ctypes.data, (4, 2, 3, 5), (60, 1, 20, 2), "float32")
 
 
 @pytest.mark.parametrize("x", [numbers(5, 2, 3), numbers(6, 3, 2).transpose(0, 2, 1)[:5]])
@@ -74,7 +74,7 @@ def test_bfloat16_comes_by_dlpack() -> None:
     given = ByDlpack(tensor)
     given.__dlpack__ = lambda **_: tensor.__dlpack__()  # type: ignore[method-assign]
     view = view_of(given, FakeForeign())
-    assert view == DeviceView(tensor.data_ptr(), (2, 3), (3, 1), "bfloat16")
+    assert view == StridedView(tensor.data_ptr(), (2, 3), (3, 1), "bfloat16")
     assert view.input_type == np.float32
 
 
@@ -217,7 +217,7 @@ def test_the_memory_of_a_result_goes_with_the_last_who_has_it() -> None:
     assert_same_bits(copy, numbers(2, 3))
 
 
-STORED = OutputForm(DType.BF16, 8)
+STORED = TensorFormat(DType.BF16, 8)
 
 
 def test_a_result_as_it_is_stored() -> None:
@@ -247,7 +247,7 @@ def test_a_result_as_it_is_stored() -> None:
     ],
 )
 def test_strides_say_which_form_is_wanted(shape: Any, strides: Any, pitch: Any) -> None:
-    assert DeviceView(0, shape, strides, "float16").form == OutputForm(DType.F16, pitch)
+    assert StridedView(0, shape, strides, "float16").form == TensorFormat(DType.F16, pitch)
 
 
 @pytest.mark.parametrize(
@@ -255,5 +255,5 @@ def test_strides_say_which_form_is_wanted(shape: Any, strides: Any, pitch: Any) 
     [((2, 3, 4, 5), (120, 40, 10, 2)), ((2, 3, 4, 5), (40, 1, 10, 2)), ((2, 3), (2, 1)), ((2, 3), (1, 2))],
 )
 def test_strides_of_no_form(shape: Any, strides: Any) -> None:
-    assert DeviceView(0, shape, strides, "float32").form is None
-    assert DeviceView(0, (2, 3), (3, 1), "uint8").form is None
+    assert StridedView(0, shape, strides, "float32").form is None
+    assert StridedView(0, (2, 3), (3, 1), "uint8").form is None

@@ -20,8 +20,8 @@ from vgg16gpu import LossEngine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import InputError, KernelError
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.zoo.generate import make_vgg
 
 STREAM = 0
@@ -42,10 +42,10 @@ def opened(model: Path, device: Device, **options: Any) -> Iterator[LossEngine]:
         yield engine
 
 
-def stored_view(device: Device, array: Any, element: DType) -> DeviceView:
+def stored_view(device: Device, array: Any, element: DType) -> StridedView:
     """An array as numbers of two bytes on the device."""
     address = Placed(device, encoded(array, element)).__cuda_array_interface__["data"][0]
-    return DeviceView(address, array.shape, OutputForm().strides(array.shape), OUTPUT_ELEMENTS[element])
+    return StridedView(address, array.shape, TensorFormat().strides(array.shape), OUTPUT_ELEMENTS[element])
 
 
 @pytest.mark.first_case(reason="the loss's own kernel tests have both elements")

@@ -15,7 +15,7 @@ from tests.support.onnx_models import torch_vgg
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.runtime.on_device import pending
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.on_device.views import StridedView
 
 LAYERS = ["relu0", "relu1", "pool2", "relu3", "output"]  # one more than one launch of the verdict takes
 STREAM = 0
@@ -102,7 +102,7 @@ def test_places_are_taken_as_they_are(device: Device, model: Path) -> None:
     with opened(model, device, batch=2, outputs=LAYERS) as engine:
         given = Placed(engine.device, images(2))
         address = given.__cuda_array_interface__["data"][0]
-        x = DeviceView(address, (2, 3, SIZE, SIZE), (3 * SIZE * SIZE, SIZE * SIZE, SIZE, 1), "float32")
+        x = StridedView(address, (2, 3, SIZE, SIZE), (3 * SIZE * SIZE, SIZE * SIZE, SIZE, 1), "float32")
         expected, out = numbers(engine.run(given)), engine.run(given, form="stored")
         later(engine, x, out=tuple(y.view.place for y in out))
         engine.check()
@@ -210,7 +210,7 @@ class Anywhere:
 
 
 def test_of_sizes_that_came_once_nothing_is_left_beyond_the_bound(device: Device) -> None:
-    given, foreign = pending.Pending(device), Anywhere()
+    given, foreign = pending.AsyncStatus(device), Anywhere()
     memory: Any = given.memory  # of whatever makes it
     given._bound = 10_000
     held: Any = []

@@ -20,7 +20,7 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.plans.comparison import Comparison
+from vgg16gpu.runtime.plans.comparison import FeatureComparison
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 0.25, "relu4_3": 2.0}
 STYLE = {"relu1_2": 100.0, "relu3_3": 10.0}
@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 def exact(engine: LossEngine, options: dict[str, Any], x: Array, targets: tuple[Array, ...]) -> list[Any]:
     """Loss and gradient in float64; ReLUs and pools of small nets decide there as in float32."""
     given = {"layers": None, "style": None, "distance": "squared", **options}
-    terms = Comparison.of(engine.model, **given).terms
+    terms = FeatureComparison.of(engine.model, **given).terms
     found = loss_graph(engine.graph, terms, x.shape, gradient=True)
     values = compute(found.graph, {engine.graph.input.name: x, **dict(zip(found.targets, targets, strict=True))})
     return [values[name] for name in found.graph.outputs]

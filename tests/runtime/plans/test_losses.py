@@ -14,11 +14,11 @@ from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, DType, OutputForm, Pointer
-from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.program.values import Arena, DType, Pointer, TensorFormat
+from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.moves import can_be_read
-from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.plans.comparison import Comparison
+from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.plans.comparison import FeatureComparison
 from vgg16gpu.runtime.plans.losses import Losses, _Key
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -33,12 +33,12 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def losses_on(device: CpuDevice, path: Path) -> Losses:
-    compared = Comparison.of(Model.of(path), {"relu1_1": 1.0}, None, "squared")
+    compared = FeatureComparison.of(Model.of(path), {"relu1_1": 1.0}, None, "squared")
     return Losses(compared.graph, compared.terms, device, "fp32", "auto", None)
 
 
 def losses_of(path: Path, facts: Any, precision: str) -> Losses:
-    compared = Comparison.of(Model.of(path), {"relu1_1": 1.0, "relu2_1": 0.5}, {"relu2_1": 1.0}, "squared")
+    compared = FeatureComparison.of(Model.of(path), {"relu1_1": 1.0, "relu2_1": 0.5}, {"relu2_1": 1.0}, "squared")
     device: Any = SimpleNamespace(facts=facts)
     return Losses(compared.graph, compared.terms, device, precision, "auto", None)
 
@@ -80,8 +80,8 @@ def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(w
     ],
 )
 def test_what_can_be_read_where_it_lies(address: int, strides: tuple[int, ...], is_dense: bool) -> None:
-    assert can_be_read(DeviceView(address, (2, 4, 6), strides, "float32")) is is_dense
-    assert can_be_read(DeviceView(address, (1, 4, 6), strides, "float32")) is (is_dense or strides[0] == 0)
+    assert can_be_read(StridedView(address, (2, 4, 6), strides, "float32")) is is_dense
+    assert can_be_read(StridedView(address, (1, 4, 6), strides, "float32")) is (is_dense or strides[0] == 0)
 
 
 def test_shares_add_up(cpu: CpuDevice, wide: Path) -> None:
@@ -104,10 +104,10 @@ def test_a_run_is_repeated_as_long_as_it_is_kept(cpu: CpuDevice, wide: Path) -> 
     for place, array in zip(memory, arrays, strict=True):
         cpu.copy_in(place.address, array)
     images, target, out = (
-        DeviceView(place.address, array.shape, OutputForm().strides(array.shape), "float32")
+        StridedView(place.address, array.shape, TensorFormat().strides(array.shape), "float32")
         for place, array in zip(memory, arrays, strict=True)
     )
-    verdict = Verdict(foreign.memory(12).address, 0, allows_nonfinite=True)
+    verdict = ErrorSink(foreign.memory(12).address, 0, allows_nonfinite=True)
     for is_one_launch in (False, True):
         done = losses.loss_on_device(images, [target], [out], verdict, singly=False)
         cpu.zero(out.address, 8)
@@ -128,19 +128,19 @@ def test_arrays_on_the_device_give_the_bits_of_those_on_the_host(
         monkeypatch.setattr(losses._programs, "fitting", lambda *_: 1)  # room for one image
     memory = []
 
-    def place(array: np.ndarray[Any, np.dtype[np.float32]]) -> DeviceView:
+    def place(array: np.ndarray[Any, np.dtype[np.float32]]) -> StridedView:
         memory.append(foreign.memory(array.nbytes))
         cpu.copy_in(memory[-1].address, np.ascontiguousarray(array))
-        return DeviceView(memory[-1].address, array.shape, OutputForm().strides(array.shape), "float32")
+        return StridedView(memory[-1].address, array.shape, TensorFormat().strides(array.shape), "float32")
 
-    def read(view: DeviceView) -> Any:
+    def read(view: StridedView) -> Any:
         found = np.empty(view.shape, np.float32)
         next(each for each in memory if each.address == view.address).read(found)
         return found
 
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     targets = losses.targets(-x, (0,))
-    verdict = Verdict(foreign.memory(12).address, 0, allows_nonfinite=True)
+    verdict = ErrorSink(foreign.memory(12).address, 0, allows_nonfinite=True)
     images, others, *goals = map(place, (x, -x, *targets))
 
     outs = [place(np.zeros_like(target)) for target in targets]

@@ -18,8 +18,8 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
-from vgg16gpu.runtime.plans.kept import KeptPlans
-from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
+from vgg16gpu.runtime.plans.kept import PlanCache
+from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
 
 SHAPE = (2, 3, 25, 25)
 
@@ -58,10 +58,10 @@ def test_a_gradient_beside_a_plan(hopper: Any, taken: Callable[[Shape], Array]) 
     computed = computed_nbytes(back)
     assert computed > 0
     assert back.weights.weights_nbytes - added > 0.95 * there.weights.weights_nbytes  # pairs, and what is uploaded
-    kept: EnginePlans = KeptPlans(hopper)
+    kept: EnginePlans = PlanCache(hopper)
     options = PlanOptions("fp32", "wgmma")
-    values: PreparedPrograms[Shape] = PreparedPrograms(
-        hopper, options, taken, lambda shape: Wanted(graph, {graph.input.name: shape}, "values"), kept
+    values: ProgramCache[Shape] = ProgramCache(
+        hopper, options, taken, lambda shape: ProgramSpec(graph, {graph.input.name: shape}, "values"), kept
     )
     first = values.at(SHAPE).executor
     outputs = first.run_once({graph.input.name: x})

@@ -29,7 +29,7 @@ class GpuState:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _PeerAnswer:
     start: float  # of time.monotonic
     stop: float
     cards: Sequence[Mapping[str, str]]
@@ -40,7 +40,7 @@ class Watch:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._answers: list[_Answer] = []
+        self._answers: list[_PeerAnswer] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,7 +74,7 @@ class Watch:
         while True:
             start = time.monotonic()
             cards = gpu_readings(self._kind)
-            self._answers.append(_Answer(start, time.monotonic(), cards))
+            self._answers.append(_PeerAnswer(start, time.monotonic(), cards))
             if self._stop.wait(_POLL_SECONDS):
                 return
 

@@ -62,7 +62,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Way:
+class RunMethod:
     """One way of a peer to run the model. `make` builds it, and raises what the framework raises."""
 
     variant: str
@@ -76,7 +76,7 @@ class Peer(Protocol):
     def notes(self) -> Sequence[str]:
         """What of it is not here, in a line each."""
 
-    def ways(self, x: Array) -> Sequence[Way]:
+    def ways(self, x: Array) -> Sequence[RunMethod]:
         """Its ways to run the model on the inputs `x`; none is built yet."""
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ from vgg16gpu.bench.peers.remote import RemotePeer
 from vgg16gpu.bench.records.findings import Absent, Remarks
 
 
-class Fleet:
+class PeerProcesses:
     """Peers by name. Leaving the `with` block ends their processes; `remarks` hears who is not there, and why."""
 
     def __init__(self, names: Sequence[str], remarks: Remarks) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from vgg16gpu.bench.measure.timing import Method, wall
 from vgg16gpu.bench.peers import jax_int8, jax_net
-from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.base import PeerError, RunMethod, Setting
 from vgg16gpu.compiler.graph.ops import Array
 
 _WARM_UP = 3  # runs after the one that compiles
@@ -40,7 +40,7 @@ class JaxPeer:
         self._weights = jax.device_put(host, self._device)
         self._run_tf32 = jax.jit(jax_net.network(setting.graph, strict=False))
 
-    def ways(self, x: Array) -> Sequence[Way]:
+    def ways(self, x: Array) -> Sequence[RunMethod]:
         """One for each arithmetic: XLA chooses layouts and algorithms itself."""
         precision = self._setting.precision
         if self._integers:
@@ -65,8 +65,8 @@ class JaxPeer:
         self._weights = None
         jax.clear_caches()
 
-    def _way(self, inp: Any, variant: str, *, unchecked: str = "", tf32: bool = False) -> Way:
-        return Way(variant, partial(_JaxContender, self, inp, variant, unchecked, tf32))
+    def _way(self, inp: Any, variant: str, *, unchecked: str = "", tf32: bool = False) -> RunMethod:
+        return RunMethod(variant, partial(_JaxContender, self, inp, variant, unchecked, tf32))
 
     def run(self, x: Any, tf32: bool) -> Any:
         """Enqueue the model on an array that lies on the device."""

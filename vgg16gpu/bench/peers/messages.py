@@ -68,14 +68,14 @@ class Built:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class PeerReply:
     """The request was done."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Refusal:
+class PeerRefusal:
     """The peer cannot do it, here or ever: the text of its PeerError."""
 
     text: str
@@ -88,9 +88,9 @@ class Fault:
     text: str
 
 
-Reply: TypeAlias = Answer | Refusal | Fault
+Reply: TypeAlias = PeerReply | PeerRefusal | Fault
 
-READY = Answer("ready")  # what a process says first, once the framework is imported
+READY = PeerReply("ready")  # what a process says first, once the framework is imported
 
 
 def guilty_last(built: Sequence[Built]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 
 from vgg16gpu.bench.measure.timing import Method, wall
-from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.base import PeerError, RunMethod, Setting
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import ModelError
@@ -58,10 +58,10 @@ class OnnxruntimePeer:
         if self._has_cuda:
             self._gpu_session(_Form(nhwc=False, tf32=False), graph=False)  # refused now rather than at every batch size
 
-    def ways(self, x: Array) -> Sequence[Way]:
+    def ways(self, x: Array) -> Sequence[RunMethod]:
         """On a GPU NCHW and NHWC, launched one by one and as a CUDA graph, for each arithmetic; else the CPU."""
         if not self._has_cuda:
-            return [Way("CPU provider", lambda: _CpuContender(self._session(None), x))]
+            return [RunMethod("CPU provider", lambda: _OnnxruntimeCpuContender(self._session(None), x))]
         arithmetics = (False, True) if self._setting.tf32 else (False,)
         forms = [_Form(nhwc, tf32) for tf32, nhwc in itertools.product(arithmetics, (False, True))]
         return [self._way(form, graph, x) for form, graph in itertools.product(forms, (False, True))]
@@ -74,11 +74,11 @@ class OnnxruntimePeer:
         self._session.cache_clear()
         self._source = b""
 
-    def _way(self, form: _Form, graph: bool, x: Array) -> Way:
+    def _way(self, form: _Form, graph: bool, x: Array) -> RunMethod:
         strict = "" if self._half else ", no TF32"
         layout, launched = "NHWC" if form.nhwc else "NCHW", "CUDA graph" if graph else "no graph"
         variant = f"CUDA provider, {layout}, {launched}{', TF32' if form.tf32 else strict}"
-        return Way(variant, partial(self._on_gpu, form, graph, x, variant))
+        return RunMethod(variant, partial(self._on_gpu, form, graph, x, variant))
 
     def _on_gpu(self, form: _Form, graph: bool, x: Array, variant: str) -> _CudaContender:
         session = self._gpu_session(form, graph=graph)
@@ -130,7 +130,7 @@ def _preload() -> None:
         onnxruntime.preload_dlls()
 
 
-class _CpuContender:
+class _OnnxruntimeCpuContender:
     """session.run with numpy arrays."""
 
     name = "onnxruntime"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vgg16gpu.bench.peers.base import PeerError
-from vgg16gpu.bench.peers.messages import Answer, Refusal, Reply, Request
+from vgg16gpu.bench.peers.messages import PeerRefusal, PeerReply, Reply, Request
 from vgg16gpu.errors import Error
 
 START_SECONDS = 300.0  # to import a framework, from a disk that has never read it
@@ -120,9 +120,9 @@ class PeerProcess:
         except (EOFError, ConnectionResetError) as error:
             raise PeerFailureError(self._death(), self.output()) from error
         match reply:
-            case Answer():
+            case PeerReply():
                 return reply.value
-            case Refusal():
+            case PeerRefusal():
                 raise PeerError(reply.text)
             case _:
                 raise PeerFailureError(reply.text, self.output())

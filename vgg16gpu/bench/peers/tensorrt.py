@@ -14,7 +14,7 @@ from typing import Any
 import tensorrt
 
 from vgg16gpu.bench.measure.timing import Contender
-from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.base import PeerError, RunMethod, Setting
 from vgg16gpu.compiler.graph.ops import Array
 
 _FLAGS = {"fp16": "FP16", "bf16": "BF16"}
@@ -33,13 +33,13 @@ class TensorrtPeer:
         self._setting = setting
         self._logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
-    def ways(self, x: Array) -> Sequence[Way]:
+    def ways(self, x: Array) -> Sequence[RunMethod]:
         """As a CUDA graph, for each arithmetic."""
         arithmetics = {False: ", no TF32" if self._setting.precision == "fp32" else ""}
         if self._setting.tf32:
             arithmetics[True] = ", TF32"
         return [
-            Way(f"CUDA graph{text}", partial(self._contender, x, f"CUDA graph{text}", tf32))
+            RunMethod(f"CUDA graph{text}", partial(self._contender, x, f"CUDA graph{text}", tf32))
             for tf32, text in arithmetics.items()
         ]
 

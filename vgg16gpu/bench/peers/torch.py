@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vgg16gpu.bench.measure.timing import Contender, Method, wall
-from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.base import PeerError, RunMethod, Setting
 from vgg16gpu.bench.peers.torch_net import module, tensor
 from vgg16gpu.compiler.graph.ops import Array
 
@@ -48,12 +48,14 @@ class TorchPeer:
         shared: dict[int, Tensor] = {}
         self._nets = {name: self._network(format_, shared) for name, format_ in _FORMATS.items()}
 
-    def ways(self, x: Array) -> Sequence[Way]:
+    def ways(self, x: Array) -> Sequence[RunMethod]:
         """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled; for each arithmetic."""
         x = np.ascontiguousarray(self._setting.graph.input.from_file(x))
         formats = [name for name in self._nets if x.ndim == 4 or name == "NCHW"]
         if self._device.type == "cpu":
-            return [Way(name, partial(_CpuContender, self._nets[name], x, name, self._type)) for name in formats]
+            return [
+                RunMethod(name, partial(_TorchCpuContender, self._nets[name], x, name, self._type)) for name in formats
+            ]
         pool = torch.cuda.graph_pool_handle()  # one for all graphs: no two of them run at once
         runners: dict[str, Runner] = {
             "eager": _eager,
@@ -62,7 +64,7 @@ class TorchPeer:
         }
         arithmetics = (False, True) if self._setting.tf32 else (False,)
         return [
-            Way(
+            RunMethod(
                 variant := self._variant(name, runner, tf32),
                 partial(self._on_gpu, name, x, runners[runner], variant, tf32),
             )
@@ -109,7 +111,7 @@ class TorchPeer:
         return TensorContender("torch", variant, x, inp, run, out, tf32=tf32)
 
 
-class _CpuContender:
+class _TorchCpuContender:
     """On the CPU a run takes what a call takes: one method."""
 
     name = "torch"

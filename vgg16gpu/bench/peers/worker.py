@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from vgg16gpu.bench.measure.timing import Contender
-from vgg16gpu.bench.peers.base import Peer, PeerError, Setting, Way, opener
+from vgg16gpu.bench.peers.base import Peer, PeerError, RunMethod, Setting, opener
 from vgg16gpu.bench.peers.messages import (
     READY,
-    Answer,
     Built,
     Contend,
     Fault,
     Measure,
     Open,
-    Refusal,
+    PeerRefusal,
+    PeerReply,
     Release,
     Reply,
     Request,
@@ -36,7 +36,7 @@ from vgg16gpu.bench.peers.messages import (
 from vgg16gpu.compiler.graph.ops import Array
 
 
-class Worker:
+class PeerWorker:
     """A peer, and the contenders of the batch that is being measured."""
 
     def __init__(self, opener: Callable[[Setting], Peer]) -> None:
@@ -71,7 +71,7 @@ class Worker:
         ways = self._peer.ways(x)
         return [self._build(number, ways[number]) for number in order or range(len(ways))]
 
-    def _build(self, number: int, way: Way) -> Built:
+    def _build(self, number: int, way: RunMethod) -> Built:
         try:
             made = way.make()
         except Exception as error:  # a framework raises what it likes, out of memory for one
@@ -97,9 +97,9 @@ def describe(error: BaseException) -> str:
 def reply_to(do: Callable[[], Any]) -> Reply:
     """What comes of it. The traceback of a fault goes to stderr, which the other process keeps."""
     try:
-        return Answer(do())
+        return PeerReply(do())
     except PeerError as error:
-        return Refusal(str(error))
+        return PeerRefusal(str(error))
     except Exception as error:
         traceback.print_exc()
         return Fault(describe(error))
@@ -112,7 +112,7 @@ def serve(connection: Connection, name: str, target: str) -> None:
     connection.send(greeting if not found else READY)
     if not found:
         return
-    worker = Worker(found[0])
+    worker = PeerWorker(found[0])
     while True:
         try:
             request = connection.recv()

@@ -14,7 +14,7 @@ from vgg16gpu.compiler.model import Model
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BenchmarkConfig:
     """What to measure. None stands for the default of the kind of device."""
 
     model: Model
@@ -76,7 +76,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Entry:
+class BenchmarkEntry:
     """One way to run one batch size. `error` is against onnxruntime for ours, else against ours; None: unknown.
 
     `unchecked` says why the scores of this one mean nothing, where it is there for its time alone. `tf32`: its products
@@ -97,7 +97,7 @@ class BatchResult:
 
     precision: str
     batch: int
-    entries: tuple[Entry, ...]
+    entries: tuple[BenchmarkEntry, ...]
     layers: tuple[LayerTime, ...]
     flop: int
     readings: Sequence[Mapping[str, str]]  # of the cards, right after the cool regime

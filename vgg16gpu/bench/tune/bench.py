@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.bench.tune.cases import Case
-from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.bench.tune.tasks import TuneTask
 from vgg16gpu.compiler.lowering.base import OpMemory
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
@@ -37,7 +37,7 @@ class WrongResultError(Error):
 class BenchRig:
     """Device memory for one task, filled once. Raises DeviceError when there is not enough."""
 
-    def __init__(self, device: Device, task: Task, case: Case, choices: Sequence[Choice[Any]]) -> None:
+    def __init__(self, device: Device, task: TuneTask, case: Case, choices: Sequence[Choice[Any]]) -> None:
         self.device, self.task, self.case = device, task, case
         lowering, self._end = task.kernels.LOWERING, 0
         cut = [task.cut(choice) for choice in choices]

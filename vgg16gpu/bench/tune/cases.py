@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.bench.tune.tasks import TuneTask
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
@@ -77,9 +77,9 @@ def _filled(constants: Weights, places: Iterator[Pointer]) -> Weights:
     return kind._make(_filled(item, places) if isinstance(item, tuple) else next(places) for item in constants)
 
 
-def case(task: Task) -> Case:
+def case(task: TuneTask) -> Case:
     """The numbers of a task; those of the last one again if it differs in nothing but the batch."""
-    kinds: dict[Any, Callable[[Task], Case]] = {
+    kinds: dict[Any, Callable[[TuneTask], Case]] = {
         conv_first_two: _chain,
         conv_wgmma: _conv,
         conv_first: _first,
@@ -142,7 +142,7 @@ def _weights(element: DType, shape: tuple[int, ...]) -> _Numbers:
     return _store(element, _noise(shape, 40.0 if element is DType.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
 
 
-def _conv(task: Task) -> Case:
+def _conv(task: TuneTask) -> Case:
     problem = task.problem
     x = _inputs(problem.element, (IMAGES, problem.height, problem.width, problem.channels))
     constants, expected = _convolution(task.layer, x.exact, task.y.element)
@@ -169,12 +169,12 @@ _FACTORS = {DType.U8: DType.S8, DType.F16_PAIR: DType.F32}
 """What the first convolution takes in, by what it gives, where the two differ."""
 
 
-def _first(task: Task) -> Case:
+def _first(task: TuneTask) -> Case:
     source, constants, expected = _first_convolution(task.layer, task.problem.element)
     return Case(source, constants, expected.astype(np.float32), BOUNDS[task.problem.element])
 
 
-def _chain(task: Task) -> Case:
+def _chain(task: TuneTask) -> Case:
     first, second = task.layer.parts
     element = task.problem.element
     source, constants, between = _first_convolution(first, element)
@@ -214,7 +214,7 @@ def _first_convolution(
     return np.ascontiguousarray(source)[None], constants, values
 
 
-def _gemm(task: Task) -> Case:
+def _gemm(task: TuneTask) -> Case:
     problem, element = task.problem, x_element(task.layer)
     assert isinstance(task.x, TensorDesc)  # conv_first alone reads a Source
     x = _inputs(task.x.element, (IMAGES, problem.length))

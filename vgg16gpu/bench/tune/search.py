@@ -16,7 +16,7 @@ import numpy as np
 
 from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, BenchRig, WrongResultError
 from vgg16gpu.bench.tune.cases import case
-from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.bench.tune.tasks import TuneTask
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import CYCLE_SECONDS, LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.tile_choice import Choice
@@ -81,7 +81,7 @@ def tiles(findings: Sequence[Finding]) -> Tiles:
 
 
 def search(
-    device: Device, tasks: Sequence[Task], compile_kernel: Compile, *, top: int, deadline: float
+    device: Device, tasks: Sequence[TuneTask], compile_kernel: Compile, *, top: int, deadline: float
 ) -> Iterator[Finding]:
     """Find the fastest tile of each task in turn, until all are done or `time.monotonic()` passes `deadline`.
 
@@ -102,7 +102,7 @@ def search(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def shortlist(task: Task, top: int) -> list[Choice[Any]]:
+def shortlist(task: TuneTask, top: int) -> list[Choice[Any]]:
     """The candidates to try: of a convolution the `top` that the cost model likes best, kept apart from each other.
 
     Today's is one of them.
@@ -131,7 +131,11 @@ class _Built:
 
 
 def _built(
-    device: Device, task: Task, choices: Sequence[Choice[Any]], compiled: dict[Kernel, Future[None]], deadline: float
+    device: Device,
+    task: TuneTask,
+    choices: Sequence[Choice[Any]],
+    compiled: dict[Kernel, Future[None]],
+    deadline: float,
 ) -> _Built | None:
     """The choices whose kernels are on the device; None if time runs out before they are."""
     built = _Built([], [])
@@ -149,7 +153,7 @@ def _built(
     return built
 
 
-def _settle(device: Device, task: Task, built: _Built) -> Finding:
+def _settle(device: Device, task: TuneTask, built: _Built) -> Finding:
     """Check and time the candidates of a task, then the best once more in turn."""
     usual = task.candidates()[0]
     step = task.dry_step(usual)
@@ -231,7 +235,7 @@ class _Race:
         return {choice: median(found) for choice, found in times.items()}
 
 
-def _estimate(task: Task, choice: Choice[Any], multiprocessors: int) -> float | None:
+def _estimate(task: TuneTask, choice: Choice[Any], multiprocessors: int) -> float | None:
     if task.kernels is not conv_wgmma:
         return None
     return float(choice.tile.cycles(task.problem, multiprocessors) * CYCLE_SECONDS)

@@ -46,7 +46,7 @@ _WEIGHTS: Final[dict[str, object]] = {  # of each kernel, at no place
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class TuneTask:
     """A layer, and the op module whose kernels compute it."""
 
     kernels: Any
@@ -105,7 +105,7 @@ class Task:
         return self.step(choice, self.x, self.y, _WEIGHTS[self.kernels.__name__], _NO_PLACES)
 
 
-def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: Sequence[Shape]) -> Iterator[Task]:
+def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: Sequence[Shape]) -> Iterator[TuneTask]:
     """Every layer with tiles to choose from: for each precision and layer, the shapes of the input in turn."""
     for precision in precisions:
         quantised = _quantised(graph) if precision == "int8" else None
@@ -120,12 +120,12 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
             for layer in layers:
                 for kernels in KERNELS:
                     if selection.lowerings[layer.op.y] is kernels.LOWERING:
-                        yield Task(kernels, layer)
+                        yield TuneTask(kernels, layer)
 
 
-def distinct(found: Iterator[Task]) -> list[Task]:
+def distinct(found: Iterator[TuneTask]) -> list[TuneTask]:
     """The first of each problem."""
-    first: dict[str, Task] = {}
+    first: dict[str, TuneTask] = {}
     for task in found:
         first.setdefault(task.key, task)
     return list(first.values())

@@ -14,13 +14,13 @@ from vgg16gpu.bench.measure.sustained import FROM_BATCH
 from vgg16gpu.bench.peers.base import PEERS
 from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
 from vgg16gpu.bench.records.content import content, model_identity
-from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.findings import BenchmarkConfig
 from vgg16gpu.bench.records.plot import write_plot
 from vgg16gpu.bench.records.record import Content, read
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.bench.deliver import deliver, progress
-from vgg16gpu.cli.bench.options import Options
+from vgg16gpu.cli.bench.options import BenchOptions
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
 from vgg16gpu.cli.bench.several import measure_devices
 from vgg16gpu.cli.common.options import (
@@ -87,7 +87,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     `model make` wrote. Exit code 1 when scores are wrong or --compare finds a median slower, 2 when none are right:
     then nothing is measured.
     """
-    options = Options(**values)
+    options = BenchOptions(**values)
     options.check()
     if options.devices:
         ctx.exit(measure_devices(options, progress(options)))
@@ -114,7 +114,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     ctx.exit(EXIT_CHECK_FAILED if failed else 0)
 
 
-def _compared(result: Content, old: Content | None, options: Options) -> tuple[Ratio, ...]:
+def _compared(result: Content, old: Content | None, options: BenchOptions) -> tuple[Ratio, ...]:
     """The ratios to an older result, which go into `result` too; none without one."""
     if old is None or options.compare is None:
         return ()
@@ -127,14 +127,14 @@ def _compared(result: Content, old: Content | None, options: Options) -> tuple[R
     return ratios
 
 
-def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
+def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: BenchOptions) -> None:
     deliver(result, options, print_result, write_plot, options.plot)
     if options.compare and not options.as_json:
         print_comparison(ratios, options.compare, options.threshold)
 
 
-def _wanted(options: Options) -> Wanted:
-    return Wanted(
+def _wanted(options: BenchOptions) -> BenchmarkConfig:
+    return BenchmarkConfig(
         Model(find_model(options.model)),
         options.device,
         options.precisions,
@@ -151,7 +151,7 @@ def _wanted(options: Options) -> Wanted:
     )
 
 
-def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
+def _sample(wanted: BenchmarkConfig) -> tuple[GraphInput, tuple[int, ...]]:
     """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
     graph = wanted.model.graph(outputs=wanted.outputs)
     batches = wanted.batches or (graph.input.shape[0] or 1,)
@@ -160,7 +160,11 @@ def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
 
 
 def _cold_start(
-    options: Options, wanted: Wanted, given: GraphInput, shape: tuple[int, ...], say: Callable[[str], None]
+    options: BenchOptions,
+    wanted: BenchmarkConfig,
+    given: GraphInput,
+    shape: tuple[int, ...],
+    say: Callable[[str], None],
 ) -> ColdStart | None:
     if not options.cold_start:
         return None

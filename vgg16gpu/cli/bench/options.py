@@ -13,7 +13,7 @@ from vgg16gpu.io.files import check_outputs
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """The command line, as it is."""
 
     model: str | None

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vgg16gpu.bench.records.record import Content
-from vgg16gpu.bench.several import REPEATS, SECONDS, Wanted, measure_several
+from vgg16gpu.bench.several import REPEATS, SECONDS, DevicesConfig, measure_several
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench.deliver import deliver
-from vgg16gpu.cli.bench.options import Options
+from vgg16gpu.cli.bench.options import BenchOptions
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.model import Model
 
 
-def measure_devices(options: Options, say: Callable[[str], None]) -> int:
+def measure_devices(options: BenchOptions, say: Callable[[str], None]) -> int:
     """Measure, write and show. Returns the exit code: 1 where several devices gave other bits than one."""
     assert options.devices is not None  # or it would be another benchmark
-    wanted = Wanted(
+    wanted = DevicesConfig(
         Model(find_model(options.model)),
         options.devices,
         options.precisions,

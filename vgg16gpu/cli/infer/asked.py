@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
 from vgg16gpu.cli.common.options import find_model
-from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.cli.infer.options import InferOptions
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph, Shape
@@ -22,10 +22,10 @@ _NONFINITE_ADVICE = "repair the data, or give --allow-nonfinite to run on it"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedConfig:
     """The command line, looked into. `shape`: of one sample. `score_shape`: of its first output."""
 
-    options: Options
+    options: InferOptions
     path: Path
     model: Model
     graph: Graph
@@ -36,7 +36,7 @@ class Asked:
     listing: Listing
 
     @classmethod
-    def of(cls, options: Options, listing: Listing | None = None) -> Asked:
+    def of(cls, options: InferOptions, listing: Listing | None = None) -> ResolvedConfig:
         """Find and open everything, but the files where they are listed. Raises InputError and ModelError."""
         listing = listing or listed(options.images, options.files_from, recursive=options.recursive, null=options.null)
         path = find_model(options.model)

@@ -25,7 +25,7 @@ from vgg16gpu.cli.common.parsing import Whole, parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.common.written import WritingCommand
-from vgg16gpu.cli.infer.options import MANY, Options
+from vgg16gpu.cli.infer.options import MANY, InferOptions
 from vgg16gpu.devices import opening_ahead, widen_queues
 from vgg16gpu.devices.stages import stage, tell_stage
 from vgg16gpu.pictures.choices import AUTO, DECODE, GPU, chosen
@@ -103,7 +103,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Rows come in the order of the files; an input
     that cannot be read costs its own row. Exit code 1 when some inputs have no answer; 2 when none has one.
     """
-    options = Options(**values)
+    options = InferOptions(**values)
     if not options.images and options.files_from is None:
         raise click.UsageError("Missing argument 'IMAGE...': name pictures, folders of them, or --files-from FILE.")
     if options.null and options.files_from is None:
@@ -119,7 +119,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
         ctx.exit(infer(options))
 
 
-def _opening_ahead(options: Options) -> AbstractContextManager[object]:
+def _opening_ahead(options: InferOptions) -> AbstractContextManager[object]:
     """The first GPU starts beside the imports, unless each has a process of its own, which does that."""
     if not options.devices:
         return opening_ahead(options.device)
@@ -130,7 +130,7 @@ def _opening_ahead(options: Options) -> AbstractContextManager[object]:
     return nullcontext() if have_processes(names) else opening_ahead(names[0])
 
 
-def _what_computes(options: Options) -> Callable[[Options], int]:
+def _what_computes(options: InferOptions) -> Callable[[InferOptions], int]:
     """One run, or a part of a job. Raises UsageError for options of the other."""
     if options.shard and options.ray:
         raise click.UsageError("--shard is for schedulers other than Ray: give --ray or --shard")

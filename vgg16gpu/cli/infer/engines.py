@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vgg16gpu.compiler.graph.ops import Graph
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
 
-class Computing(Answering, Protocol):
+class ReportedEngine(Answering, Protocol):
     """An engine of this process or of another one, as far as a report tells of it."""
 
     graph: Graph
@@ -30,14 +30,14 @@ class Engines(Protocol):
     """What computes."""
 
     @property
-    def engine(self) -> Computing:
+    def engine(self) -> ReportedEngine:
         """One that works."""
 
     def run(self, x: Images) -> object:
         """A run of a batch, host to host."""
 
     def answers(
-        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+        self, folder: FilePipeline, ranking: Ranking, codec: PictureCodec | None
     ) -> AbstractContextManager[AnswerStream]:
         """What they make of the files. codec: what decodes on the first device, where that is of this process."""
 
@@ -56,7 +56,7 @@ class OneEngine:
         return self.engine.run(x)
 
     def answers(
-        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+        self, folder: FilePipeline, ranking: Ranking, codec: PictureCodec | None
     ) -> AbstractContextManager[AnswerStream]:
         """See Engines."""
         return folder.answers(self.engine, ranking, codec=codec)

@@ -15,12 +15,12 @@ from vgg16gpu.cli.common.progress import Counter
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import model_files
-from vgg16gpu.cli.infer.asked import Asked
-from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.cli.infer.asked import ResolvedConfig
+from vgg16gpu.cli.infer.options import InferOptions
 from vgg16gpu.cli.infer.writing import run_options
 from vgg16gpu.cluster.cards import have_processes, kind_of
 from vgg16gpu.cluster.finish import SIZES, check_sizes, finish, read_summary, reopen
-from vgg16gpu.cluster.job import Job, JobFolder, shard_size
+from vgg16gpu.cluster.job import JobFolder, ShardJob, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
@@ -37,7 +37,7 @@ from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.runtime.answers.folder import default_batch
 
 
-def compute_shards(options: Options) -> int:
+def compute_shards(options: InferOptions) -> int:
     """The shards of --shard I/N that are not whole yet; the end of the job, if these were the last. The exit code."""
     assert options.shard is not None
     number, count = options.shard
@@ -59,7 +59,7 @@ def compute_shards(options: Options) -> int:
     return ended(options, job)
 
 
-def _devices(options: Options, stack: ExitStack) -> tuple[Sequence[Opened] | Sequence[str], str]:
+def _devices(options: InferOptions, stack: ExitStack) -> tuple[Sequence[Opened] | Sequence[str], str]:
     """Devices that `stack` closes, or the names of those that have processes of their own; and of which kind."""
     names = resolve_devices(options.devices or (options.device,))
     if have_processes(names):
@@ -70,7 +70,7 @@ def _devices(options: Options, stack: ExitStack) -> tuple[Sequence[Opened] | Seq
     return opened, opened[0].device.facts.kind
 
 
-def compute_on_ray(options: Options) -> int:
+def compute_on_ray(options: InferOptions) -> int:
     """All shards that are not whole yet, on Ray; then the end of the job. The exit code."""
     assert options.ray is not None
     if options.devices or ":" in options.device:
@@ -89,7 +89,7 @@ def compute_on_ray(options: Options) -> int:
     return ended(options, job)
 
 
-def prepared(options: Options, kind: str, workers: int) -> Job:
+def prepared(options: InferOptions, kind: str, workers: int) -> ShardJob:
     """The job, its folder made or found to be its own.
 
     kind: of the devices that will compute it. workers: how many processes or actors. Raises InputError for options
@@ -100,7 +100,7 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     need_pyarrow(options.output)
     folder = JobFolder(options.output.absolute())
     manifest, listing = _manifest(options)
-    asked = Asked.of(options, listing)
+    asked = ResolvedConfig.of(options, listing)
     folder.prepare()
     folder.refuse_own(_read(options, asked.path))
     if asked.assumption and not options.quiet:
@@ -110,7 +110,7 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     batch = max(options.batches, default=0) or default_batch(size, asked.graph, asked.shape, kind)
     digest = manifest.digest() if manifest else list_digest(listing.files)
     changes: dict[str, Any] = {**run_options(asked, kind, batch), "decode": options.decode}
-    job = Job(
+    job = ShardJob(
         folder=folder.path,
         cwd=Path.cwd(),
         model=asked.path.absolute(),
@@ -141,7 +141,7 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     return job
 
 
-def _read(options: Options, model: Path) -> Iterator[Named]:
+def _read(options: InferOptions, model: Path) -> Iterator[Named]:
     """The files that the job reads, but for its inputs."""
     yield from model_files(model)
     for what, path in (("the list", options.files_from), ("the file of labels", options.labels)):
@@ -149,7 +149,7 @@ def _read(options: Options, model: Path) -> Iterator[Named]:
             yield what, path
 
 
-def ended(options: Options, job: Job) -> int:
+def ended(options: InferOptions, job: ShardJob) -> int:
     """Say how the job stands; check and end it where all shards are whole. The exit code."""
     folder = JobFolder(job.folder)
     missing = job.cut.count - len(folder.whole(job.cut))
@@ -176,13 +176,13 @@ def ended(options: Options, job: Job) -> int:
     return EXIT_USAGE if not summary["answered"] else EXIT_CHECK_FAILED
 
 
-def say(options: Options, text: str) -> None:
+def say(options: InferOptions, text: str) -> None:
     """A remark, unless none are wanted."""
     if not (options.quiet or options.as_json):
         tell(text)
 
 
-def _check(options: Options) -> None:
+def _check(options: InferOptions) -> None:
     """Refuse what does not go with shards. Raises InputError and UsageError."""
     named = "--shard" if options.shard else "--ray"
     if options.output is None or str(options.output) == "-":
@@ -193,7 +193,7 @@ def _check(options: Options) -> None:
         raise click.UsageError(f"{named} goes without {'--format' if options.form else '--table'}")
 
 
-def _manifest(options: Options) -> tuple[Manifest | None, Listing]:
+def _manifest(options: InferOptions) -> tuple[Manifest | None, Listing]:
     """The list as a file of the user's, or as files that were found."""
     if options.files_from and options.files_from.endswith(SUFFIX):
         if options.images:

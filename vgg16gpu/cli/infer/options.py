@@ -11,7 +11,7 @@ MANY = 20  # inputs; more are summed up unless every one is asked for
 
 
 @dataclass(frozen=True)
-class Options:
+class InferOptions:
     """The command line, as it is."""
 
     images: tuple[str, ...]

@@ -19,10 +19,10 @@ from vgg16gpu.cli.common.show import (
     table,
 )
 from vgg16gpu.cli.common.tell import device_words
-from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.asked import ResolvedConfig
 from vgg16gpu.cli.infer.engines import Engines
 from vgg16gpu.cli.infer.options import MANY
-from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.tally import RunSummary
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
 from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.compiler.graph.input_size import takes_any_size
@@ -30,7 +30,7 @@ from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.stream import AnswerStream
 
 _ALONE: Final = {"problem": ""}  # the share of a single device
@@ -38,11 +38,11 @@ _TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rat
 
 
 def report_of(
-    asked: Asked,
+    asked: ResolvedConfig,
     engines: Engines,
-    folder: Folder,
+    folder: FilePipeline,
     stream: AnswerStream,
-    tally: Tally,
+    tally: RunSummary,
     stages: Stages,
     shares: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def report_of(
     return {**report_of_nothing(asked, engine.device.facts, engine.device_choice), **found}
 
 
-def report_of_nothing(asked: Asked, device: DeviceFacts, device_choice: str) -> dict[str, Any]:
+def report_of_nothing(asked: ResolvedConfig, device: DeviceFacts, device_choice: str) -> dict[str, Any]:
     """The same of a run that had no input left to compute."""
     report: dict[str, Any] = {
         "model": str(asked.path),
@@ -108,7 +108,7 @@ def told_of(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in _TOLD}
 
 
-def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
+def _preprocess(asked: ResolvedConfig, folder: FilePipeline, stream: AnswerStream) -> dict[str, Any] | None:
     """What was done to pictures and pixels; None where all inputs were numbers."""
     preprocess = asked.notes.preprocess
     if preprocess is None or "uint8" not in stream.element_types:
@@ -118,7 +118,7 @@ def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str,
     return {**told, "warning": "; ".join(asked.warnings) or None}
 
 
-def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
+def _decode(folder: FilePipeline, stream: AnswerStream) -> dict[str, Any] | None:
     """Who decoded pictures, and how many; None where there were none."""
     read, told = folder.loader.decoded, stream.decoded
     if not read:
@@ -135,7 +135,7 @@ def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
     }
 
 
-def _size(asked: Asked) -> str | None:
+def _size(asked: ResolvedConfig) -> str | None:
     """What size pictures are brought to; None where nobody could choose it, or somebody did."""
     if asked.options.size is not None or not takes_any_size(asked.graph):
         return None
@@ -143,13 +143,13 @@ def _size(asked: Asked) -> str | None:
     return f"{height}x{width} is taken of a model that is open in size; --size asks for another"
 
 
-def _probabilities(asked: Asked) -> str | None:
+def _probabilities(asked: ResolvedConfig) -> str | None:
     if not asked.top:
         return None
     return "from the model" if gives_probabilities(asked.graph) else "softmax of the scores, for display"
 
 
-def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = False) -> None:
+def print_report(report: dict[str, Any], tally: RunSummary, *, every_input: bool = False) -> None:
     """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
     if report["probabilities"]:

@@ -12,23 +12,23 @@ from vgg16gpu.cli.common.interrupts import Interrupts
 from vgg16gpu.cli.common.progress import Counter
 from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
-from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.asked import ResolvedConfig
 from vgg16gpu.cli.infer.engines import Engines, OneEngine
-from vgg16gpu.cli.infer.options import MANY, Options
+from vgg16gpu.cli.infer.options import MANY, InferOptions
 from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
-from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.tally import RunSummary
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened, expects_gpu
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from vgg16gpu.cli.infer.several import SeveralEngines
     from vgg16gpu.cli.infer.writing import Writing
     from vgg16gpu.devices.picture_decoder import PictureCodec
-    from vgg16gpu.io.results import Results
+    from vgg16gpu.io.results import ResultWriter
 
 
-def infer(options: Options) -> int:
+def infer(options: InferOptions) -> int:
     """Classify and print. Returns the exit code."""
     writing = _writing(options)
-    asked = Asked.of(options)
+    asked = ResolvedConfig.of(options)
     with ExitStack() as stack:
-        run = _Run(asked, stack.enter_context(Interrupts()), writing)
+        run = _InferRun(asked, stack.enter_context(Interrupts()), writing)
         return run.resumed(stack) if options.resume else run.begun(stack)
 
 
-def _writing(options: Options) -> Writing | None:
+def _writing(options: InferOptions) -> Writing | None:
     """What writes --output; None without it."""
     if options.output:
         from vgg16gpu.cli.infer.writing import Writing  # noqa: PLC0415 - a few pictures on a screen do without
@@ -60,14 +60,14 @@ def _writing(options: Options) -> Writing | None:
     return None
 
 
-class _Run:
+class _InferRun:
     """One run, from the first file to the report."""
 
-    def __init__(self, asked: Asked, interrupts: Interrupts, writing: Writing | None) -> None:
+    def __init__(self, asked: ResolvedConfig, interrupts: Interrupts, writing: Writing | None) -> None:
         self._asked, self._interrupts, self._writing = asked, interrupts, writing
         options = asked.options
-        self._tally = Tally(asked.names, None if options.as_json or options.table else MANY)
-        self._results: Results | None = None
+        self._tally = RunSummary(asked.names, None if options.as_json or options.table else MANY)
+        self._results: ResultWriter | None = None
         self._devices = resolve_devices(options.devices or (options.device,))
         self._decodes_on_device = decodes_on_device(options.decode, self._devices[0], asked.spec)
         self._opened: Sequence[Opened] = ()  # by this process
@@ -103,11 +103,11 @@ class _Run:
         folder = self._folder(stack, first)
         return self._compute(stack, folder)
 
-    def _folder(self, stack: ExitStack, first: tuple[int, int] = (0, 0)) -> Folder:
+    def _folder(self, stack: ExitStack, first: tuple[int, int] = (0, 0)) -> FilePipeline:
         asked = self._asked
         on_device = self._decodes_on_device
         return stack.enter_context(
-            Folder(
+            FilePipeline(
                 asked.listing,
                 asked.spec,
                 asked.options.workers,
@@ -153,7 +153,7 @@ class _Run:
         with stage("decoder"):
             return self._ahead.result()
 
-    def _open_results(self, stack: ExitStack, writing: Writing) -> Results:
+    def _open_results(self, stack: ExitStack, writing: Writing) -> ResultWriter:
         if self._cards:
             decoder = self._cards.decoder
         else:
@@ -162,7 +162,7 @@ class _Run:
         self._results = stack.enter_context(writing.open(self._asked, self._first()[0], decoder or CPU))
         return self._results
 
-    def _compute(self, stack: ExitStack, folder: Folder) -> int:
+    def _compute(self, stack: ExitStack, folder: FilePipeline) -> int:
         engines = self._cards or self._engines(stack)
         engine = engines.engine
         if self._ahead:  # while its decoder is made
@@ -237,14 +237,14 @@ class _Run:
                 self._write(answers)
                 counter.add(len(answers.names))
 
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         if self._results:
             start = time.perf_counter()
             with self._interrupts.held():
                 self._results.write(answers)
             self._writing_seconds += time.perf_counter() - start
 
-    def _tell_errors(self, answers: Answers) -> None:
+    def _tell_errors(self, answers: PredictionBatch) -> None:
         """The first ones; the summary counts all."""
         room = max(0, MANY - self._tally.unread)
         for i in sorted(answers.unread)[:room]:

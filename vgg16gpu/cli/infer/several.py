@@ -9,7 +9,7 @@ from typing import Any
 from vgg16gpu.cluster.building import PoolEngine
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.devices.picture_decoder import PictureCodec
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.forms import Images
@@ -37,7 +37,7 @@ class SeveralEngines:
         return self.pool.run(x)
 
     def answers(
-        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+        self, folder: FilePipeline, ranking: Ranking, codec: PictureCodec | None
     ) -> AbstractContextManager[AnswerStream]:
         """See Engines."""
         return self.pool.answers(folder, ranking, self.decode if codec or self.pool.has_processes else None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 
 from vgg16gpu.cli.common.show import add_row, table
-from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.tally import RunSummary
 
 CLASSES = 10  # the most frequent ones are shown
 REASONS = 5
 
 
-def print_summary(screen: Console, tally: Tally, *, has_output: bool = False) -> None:
+def print_summary(screen: Console, tally: RunSummary, *, has_output: bool = False) -> None:
     """Counts, reasons, and the most frequent best classes."""
     kinds = ((tally.silent, "without an answer"), (tally.unread, "not read"))
     counts = [f"{tally.answered:,} answered", *(f"{count:,} {kind}" for count, kind in kinds if count)]
@@ -23,7 +23,7 @@ def print_summary(screen: Console, tally: Tally, *, has_output: bool = False) ->
     screen.print("--table shows every input" + ("" if has_output else ", --output FILE writes a row for each"))
 
 
-def _print_classes(screen: Console, tally: Tally) -> None:
+def _print_classes(screen: Console, tally: RunSummary) -> None:
     """A row for each of the most frequent best classes, the more certain one first where they are as frequent."""
     found = tally.classes
     ordered = sorted(found, key=lambda index: (-found[index], -tally.probability[index]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.shown import printable
 
 REASONS = 1000  # kinds of errors that are told apart; further ones count together
@@ -15,7 +15,7 @@ OTHER = "other reasons"
 
 
 @dataclass
-class Tally:
+class RunSummary:
     """Counts, and the first `keep` inputs as they are; all of them if it is None.
 
     names: of the classes; empty where there are none.
@@ -43,7 +43,7 @@ class Tally:
         """Whether every input is kept."""
         return len(self.inputs) + len(self.unreadable) == self.total
 
-    def add(self, answers: Answers) -> None:
+    def add(self, answers: PredictionBatch) -> None:
         """More of them."""
         self.total += len(answers.names)
         bests = answers.best[:, 0].tolist() if answers.best.shape[1] else ()
@@ -57,7 +57,7 @@ class Tally:
             if self.keep is None or len(self.inputs) + len(self.unreadable) < self.keep:
                 self._keep(answers, i)
 
-    def _add_error(self, answers: Answers, i: int) -> None:
+    def _add_error(self, answers: PredictionBatch, i: int) -> None:
         if i in answers.unread:
             self.unread += 1
         else:
@@ -67,7 +67,7 @@ class Tally:
         reason = printable(answers.errors[i].removeprefix(f"'{answers.names[i]}' "))
         self.reasons[reason if reason in self.reasons or len(self.reasons) < REASONS else OTHER] += 1
 
-    def _keep(self, answers: Answers, i: int) -> None:
+    def _keep(self, answers: PredictionBatch, i: int) -> None:
         name, error = answers.names[i], answers.errors[i]
         if i in answers.unread:
             self.unreadable.append({"name": name, "problem": error})

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vgg16gpu.cli.infer.engines import Computing
-from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.cli.infer.engines import ReportedEngine
+from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.forms import Images
 
@@ -41,7 +41,7 @@ class Stages:
     decoding_on_gpu: float = 0.0  # of these together
 
     @classmethod
-    def of(cls, folder: Folder, stream: AnswerStream, answering: float, writing: float) -> Stages:
+    def of(cls, folder: FilePipeline, stream: AnswerStream, answering: float, writing: float) -> Stages:
         """Those of a run that ends now. answering: seconds since the engine was there."""
         loading, device, told = folder.loader.seconds, stream.seconds, stream.decoded
         wall = time.perf_counter() - folder.started
@@ -93,7 +93,7 @@ class Stages:
         return busiest
 
 
-def steady_seconds(engine: Computing, run: Callable[[Images], object], first_run: float) -> float | None:
+def steady_seconds(engine: ReportedEngine, run: Callable[[Images], object], first_run: float) -> float | None:
     """A run of the engine's batch by `run`, once warm, host to host: the median of some; None where one takes long.
 
     Of numbers that mean nothing: times do not depend on them.

@@ -8,11 +8,11 @@ from threading import Thread
 from typing import Any
 
 import vgg16gpu
-from vgg16gpu.cli.infer.asked import Asked
-from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.cli.infer.asked import ResolvedConfig
+from vgg16gpu.cli.infer.options import InferOptions
 from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.io.foreign.outputs import refuse_read_files
-from vgg16gpu.io.results import Columns, Results, RunRecord, check_output, list_digest, open_results
+from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, check_output, list_digest, open_results
 from vgg16gpu.io.results.opening import STANDARD_OUTPUT, files_beside
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -22,7 +22,7 @@ from vgg16gpu.runtime.answers.resuming import first_open
 class Writing:
     """The file of --output: checked at once, opened once there is a device."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: InferOptions) -> None:
         """Raises InputError for a path that cannot be written, or is no file of results."""
         assert options.output is not None
         self._path = options.output
@@ -30,7 +30,7 @@ class Writing:
         check_output(self._path, resume=options.resume, form=options.form)
         self._digest: Future[str] = Future()
 
-    def begin(self, asked: Asked) -> None:
+    def begin(self, asked: ResolvedConfig) -> None:
         """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB.
 
         Raises InputError where the file to write is an input.
@@ -40,7 +40,7 @@ class Writing:
             refuse_read_files(outputs, (("an input", file) for file in asked.listing.files))
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
-    def open(self, asked: Asked, device: DeviceFacts, decoder: str) -> Results:
+    def open(self, asked: ResolvedConfig, device: DeviceFacts, decoder: str) -> ResultWriter:
         """Where the rows go. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
         options = asked.options
         columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
@@ -52,20 +52,20 @@ class Writing:
             form=options.form,
         )
 
-    def skip(self, results: Results, listing: Listing) -> tuple[int, int]:
+    def skip(self, results: ResultWriter, listing: Listing) -> tuple[int, int]:
         """The (file, sample) behind the rows that are done. Raises InputError where these are of other files."""
         first, names = first_open(results.done, listing)
         results.skip(names)
         return first
 
-    def _compute(self, asked: Asked) -> None:
+    def _compute(self, asked: ResolvedConfig) -> None:
         try:
             self._digest.set_result(asked.model.file.digest())
         except BaseException as error:
             self._digest.set_exception(error)
 
 
-def run_options(asked: Asked, device: str, batch: int) -> dict[str, Any]:
+def run_options(asked: ResolvedConfig, device: str, batch: int) -> dict[str, Any]:
     """What of the command line changes an answer, but for who decodes. device: its name or kind."""
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
@@ -83,7 +83,7 @@ def run_options(asked: Asked, device: str, batch: int) -> dict[str, Any]:
     return changes
 
 
-def _record(asked: Asked, device: DeviceFacts, digest: str, decoder: str) -> RunRecord:
+def _record(asked: ResolvedConfig, device: DeviceFacts, digest: str, decoder: str) -> RunRecord:
     changes = {**run_options(asked, device.name, asked.batch(device.kind)), "decode": decoder}
     files = asked.listing.files
     return RunRecord(digest, changes, list_digest(files), len(files), vgg16gpu.__version__)

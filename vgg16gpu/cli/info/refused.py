@@ -16,7 +16,7 @@ _SUPPORTED: Final = "; supported operators: "
 
 
 @dataclass(frozen=True)
-class Refusal:
+class UnsupportedNode:
     """One node that is not supported."""
 
     node: str
@@ -26,7 +26,7 @@ class Refusal:
     remedy: str
 
 
-def refused_nodes(error: ModelError, path: Path) -> list[Refusal]:
+def refused_nodes(error: ModelError, path: Path) -> list[UnsupportedNode]:
     """The nodes that a loader's error lists; none if it is about something else than nodes."""
     text = str(error).removeprefix(f"{printable(str(path))}: ").partition(_SUPPORTED)[0]
     first, *more = re.split(r"\n  (?=\S+ ')", text)
@@ -34,10 +34,10 @@ def refused_nodes(error: ModelError, path: Path) -> list[Refusal]:
     matches = [match for line in lines if (match := _NODE.fullmatch(line))]
     if len(matches) < len(lines):
         return []
-    return [Refusal(match[2], match[1], match[3], match[4], match[5]) for match in matches]
+    return [UnsupportedNode(match[2], match[1], match[3], match[4], match[5]) for match in matches]
 
 
-def describe_refusal(error: ModelError, path: Path, nodes: list[Refusal]) -> dict[str, Any]:
+def describe_refusal(error: ModelError, path: Path, nodes: list[UnsupportedNode]) -> dict[str, Any]:
     """The same as plain data."""
     supported = str(error).partition(_SUPPORTED)[2]
     return {

@@ -22,10 +22,10 @@ from vgg16gpu.checks.quantised_file import Edit, rounds_values, without_rounding
 from vgg16gpu.checks.references import References, read_references
 from vgg16gpu.checks.stored_references import StoredReferences, find_stored
 from vgg16gpu.checks.testbench import (
+    AnswersReport,
+    InputVerdict,
     Quantised,
-    Report,
     StepVerdict,
-    Verdict,
     control,
     judge,
     labelled_images,
@@ -38,7 +38,7 @@ from vgg16gpu.cli.common.preprocess_options import PixelOptions
 from vgg16gpu.cli.testbench.readable import read_each
 from vgg16gpu.cli.testbench.recorded import contradicted, recorded
 from vgg16gpu.cli.testbench.rounding import AsItStands, Tracked
-from vgg16gpu.cli.testbench.sources import Source, sources
+from vgg16gpu.cli.testbench.sources import LazyInput, sources
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import open_shape, resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
@@ -62,7 +62,7 @@ DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it 
 
 
 @dataclass(frozen=True)
-class Options:
+class TestbenchOptions:
     """The command line, as it is."""
 
     model: str | None = None
@@ -188,7 +188,7 @@ class Bench:
 
 
 @dataclass
-class Answers:
+class TestbenchCase:
     """What any run of a testbench comes to; what its answers are, subclasses have."""
 
     precision: str
@@ -200,7 +200,7 @@ class Answers:
 
 
 @dataclass
-class Outcome(Answers):
+class Outcome(TestbenchCase):
     """The scores of a model."""
 
     scores: Array
@@ -208,7 +208,7 @@ class Outcome(Answers):
     quantised: Array | None = None  # the scores of onnxruntime's quantised form, for int8
 
 
-def prepare(options: Options) -> Bench:
+def prepare(options: TestbenchOptions) -> Bench:
     """Find the model, the inputs and stored references, and check that they fit. Raises ModelError and InputError."""
     model = Model(_find(options.model))
     graph = model.graph(outputs=options.outputs)
@@ -230,7 +230,7 @@ def prepare(options: Options) -> Bench:
 
 
 def _prepared(
-    options: Options, model: Model, graph: Graph, batch: int, shape: tuple[int, ...], notes: ModelNotes
+    options: TestbenchOptions, model: Model, graph: Graph, batch: int, shape: tuple[int, ...], notes: ModelNotes
 ) -> Bench:
     sample = shape[1:]
     if options.outputs:
@@ -258,7 +258,7 @@ def _prepared(
     if options.inputs:
         found = _sources(options.inputs, graph, sample, notes)
         given = _references(options.reference_file, [source.name for source in found], numbers)
-        read = read_each(_answered(found, given), Source.read, given)
+        read = read_each(_answered(found, given), LazyInput.read, given)
         return Bench(
             *(model, graph, sample, batch, notes, read.values, None, read.references, classes), left_out=read.problems
         )
@@ -283,11 +283,11 @@ def _stored(bench: Bench, numbers: int) -> StoredReferences | None:
 
 
 def _unlabelled(
-    options: Options, graph: Graph, sample: tuple[int, ...], notes: ModelNotes
+    options: TestbenchOptions, graph: Graph, sample: tuple[int, ...], notes: ModelNotes
 ) -> tuple[list[NamedInput], tuple[str, ...]]:
     """The user's own inputs, and why some cannot be read; else the digits of the shipped net, the standard inputs."""
     if options.inputs:
-        read = read_each(_sources(options.inputs, graph, sample, notes), Source.read)
+        read = read_each(_sources(options.inputs, graph, sample, notes), LazyInput.read)
         return read.values, read.problems
     if is_digits(options.model):
         return [NamedInput(f"digit {i}", x) for i, x in enumerate(heldout()[0])], ()
@@ -303,7 +303,7 @@ def _checked(sample: tuple[int, ...], preprocess: Preprocess | None, labelled: t
     return labelled
 
 
-def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[Source]:
+def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[LazyInput]:
     return sources(path, spec_of(graph.input, sample, notes.preprocess))
 
 
@@ -317,7 +317,7 @@ def _rows(outputs: Iterable[Array]) -> Array:
     return np.concatenate([output.reshape(len(output), -1) for output in outputs])
 
 
-def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | None = None) -> AnswersReport:
     """Return the verdict on the scores; with `tracked` float64 decides on what fails."""
     verdicts = judge(
         bench.names,
@@ -340,7 +340,7 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | 
     rounded = stands.judge([(row[None],) for row in outcome.scores], outcome.precision) if stands else None
     promised = SCORE_TOLERANCES[outcome.precision]
     seen = control(outcome.references, bench.classes, promised) if bench.has_control else None
-    return Report(
+    return AnswersReport(
         *(verdicts, outcome.steps, tolerance, seen, bench.min_accuracy, quantised, hints),
         rounded=rounded,
         decisions=tuple(by_float64.decisions),
@@ -349,8 +349,8 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float, tracked: Tracked | 
 
 
 def _decided(
-    bench: Bench, verdicts: Sequence[Verdict], outcome: Outcome, by_float64: Float64Judge, tracked: Tracked
-) -> tuple[Verdict, ...]:
+    bench: Bench, verdicts: Sequence[InputVerdict], outcome: Outcome, by_float64: Float64Judge, tracked: Tracked
+) -> tuple[InputVerdict, ...]:
     """Return the verdicts after float64 has decided on those that fail."""
     found = list(verdicts)
     failing = [i for i, verdict in enumerate(verdicts) if not verdict.passed][: MOST + 1]

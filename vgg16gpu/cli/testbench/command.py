@@ -38,7 +38,7 @@ from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
-from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
+from vgg16gpu.cli.testbench.case import Bench, Outcome, TestbenchOptions, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
 from vgg16gpu.cli.testbench.rounding import Tracked, as_it_stands
 from vgg16gpu.cli.testbench.values import ValueOutcome, engine_values, exact_values, judged_values, quantised_values
@@ -107,7 +107,7 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     A file that rounds values by itself (QuantizeLinear) is compared twice in the precisions that do not round: with
     what onnxruntime gives without the rounding, and, within what noise of its size does, with the file as it stands.
     """
-    request = Options(**options)
+    request = TestbenchOptions(**options)
     _check_options(request)
     bench = prepare(request)
     tell_left_out(bench.left_out)
@@ -128,7 +128,7 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     ctx.exit(0 if report.passed and not bench.left_out else EXIT_CHECK_FAILED)
 
 
-def _check_options(options: Options) -> None:
+def _check_options(options: TestbenchOptions) -> None:
     if options.inputs and options.images:
         raise click.UsageError("--inputs and --images exclude each other")
     if options.reference_file and not (options.inputs or options.images):
@@ -145,7 +145,7 @@ def _check_options(options: Options) -> None:
         check_writable(options.output)
 
 
-def _run(bench: Bench, options: Options) -> Outcome | ValueOutcome:
+def _run(bench: Bench, options: TestbenchOptions) -> Outcome | ValueOutcome:
     run = _run_values if bench.values else _run_scores
     with progress(quiet=options.as_json) as bar:
         return run(bench, options, partial(_tracked, bar))
@@ -155,7 +155,7 @@ def _tracked(bar: Progress, inputs: Sequence[NamedInput], what: str) -> Iterable
     return bar.track(inputs, description=what)
 
 
-def _run_scores(bench: Bench, options: Options, tracked: Tracked) -> Outcome:
+def _run_scores(bench: Bench, options: TestbenchOptions, tracked: Tracked) -> Outcome:
     # References first, and their session gone before the engine's weights come: half the memory.
     known = bench.known_scores
     references = bench.exact(tracked(bench.inputs, "onnxruntime")) if known is None else known
@@ -172,7 +172,7 @@ def _run_scores(bench: Bench, options: Options, tracked: Tracked) -> Outcome:
         return Outcome(options.precision, options.kernels, scores, references, quantised, **beside)
 
 
-def _run_values(bench: Bench, options: Options, tracked: Tracked) -> ValueOutcome:
+def _run_values(bench: Bench, options: TestbenchOptions, tracked: Tracked) -> ValueOutcome:
     """The same for values inside of the model."""
     references = exact_values(bench, tracked(bench.inputs, "onnxruntime"))
     quantised = None
@@ -186,7 +186,7 @@ def _run_values(bench: Bench, options: Options, tracked: Tracked) -> ValueOutcom
         return ValueOutcome(options.precision, options.kernels, values, references, quantised, **beside)
 
 
-def _beside(engine: Engine, bench: Bench, options: Options) -> dict[str, Any]:
+def _beside(engine: Engine, bench: Bench, options: TestbenchOptions) -> dict[str, Any]:
     """The fields of an `Outcome`: what is asked beside the answers."""
     runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)] if options.iterations else []
     return {
@@ -200,7 +200,7 @@ def _stacked(items: Sequence[NamedInput]) -> Array:
     return np.stack([item.array for item in items])
 
 
-def _engine(bench: Bench, options: Options) -> Engine:
+def _engine(bench: Bench, options: TestbenchOptions) -> Engine:
     return Engine(
         bench.model,
         device=options.device,
@@ -215,7 +215,7 @@ def _engine(bench: Bench, options: Options) -> Engine:
     )
 
 
-def _steps(engine: Engine, bench: Bench, options: Options) -> tuple[StepVerdict, ...]:
+def _steps(engine: Engine, bench: Bench, options: TestbenchOptions) -> tuple[StepVerdict, ...]:
     known = {name for node in bench.model.file.model.graph.node for name in node.output}
     names = [op.y for op in engine.graph.ops if op.y in known]  # the ONNX values that steps store
     oracle = Oracle(bench.model.path, names, bench.unrounded, bench.model.file)

@@ -9,17 +9,17 @@ from typing import Any
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.references import References
 from vgg16gpu.checks.stored_references import StoredReferences
-from vgg16gpu.checks.testbench import Report, Rounded, StepVerdict, Verdict
+from vgg16gpu.checks.testbench import AnswersReport, InputVerdict, Rounded, StepVerdict
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
-from vgg16gpu.cli.testbench.case import Answers, Bench
+from vgg16gpu.cli.testbench.case import Bench, TestbenchCase
 from vgg16gpu.io.shown import printable
 
 _NAMED = 3  # inputs without a reference
 _SHOWN = 20  # rows of the table of inputs; failing ones are always shown
 
 
-def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]:
+def content_of(bench: Bench, outcome: TestbenchCase, report: AnswersReport) -> dict[str, Any]:
     """Everything that was found, for JSON."""
     return {
         "passed": report.passed,
@@ -74,7 +74,7 @@ def _stored(stored: StoredReferences) -> dict[str, Any]:
     }
 
 
-def summary(report: Report) -> dict[str, Any]:
+def summary(report: AnswersReport) -> dict[str, Any]:
     """What was found in a few numbers."""
     quantised = report.quantised
     return {
@@ -87,7 +87,7 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
+def print_report(bench: Bench, outcome: TestbenchCase, report: AnswersReport) -> None:
     """Tables and verdict on stdout."""
     screen = console()
     bound = _bound(report.tolerance, outcome.precision)
@@ -129,7 +129,7 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
         screen.print(f"PASS: {_passed(bench, report)}{within}", style="bold green", markup=False)
 
 
-def _by_float64(report: Report) -> list[str]:
+def _by_float64(report: AnswersReport) -> list[str]:
     """Return lines about answers that float64 decided on."""
     passed = [each for each in report.decisions if each.passed]
     lines = [
@@ -165,7 +165,7 @@ def _as_it_stands(rounded: Rounded) -> str:
     )
 
 
-def _passed(bench: Bench, report: Report) -> str:
+def _passed(bench: Bench, report: AnswersReport) -> str:
     if report.values:
         return f"{len(report.values)} value{'s' * (len(report.values) > 1)} of {report.inputs} inputs"
     passed = sum(verdict.passed for verdict in report.verdicts)
@@ -200,7 +200,7 @@ def _compared(references: References) -> str:
     return printable(f"{text}; {count} of {total} inputs have no answer there and are not compared: {listed}{more}")
 
 
-def _input_table(report: Report) -> Any:
+def _input_table(report: AnswersReport) -> Any:
     result = table(
         ["input", "error", "top-1", "reference", "top-5 shared", "label", "verdict"],
         right=["error", "top-1", "reference", "top-5 shared", "label"],
@@ -224,7 +224,7 @@ def _input_table(report: Report) -> Any:
     return result
 
 
-def _value_table(report: Report) -> Any:
+def _value_table(report: AnswersReport) -> Any:
     result = table(["value", "in the file", "shape", "error", "verdict"], right=["error"])
     for value in report.values:
         row = value.names[0], value.names[-1], _times(value.shape), f"{value.error:.2e}", _verdict(value)
@@ -232,7 +232,7 @@ def _value_table(report: Report) -> Any:
     return result
 
 
-def _step_table(report: Report) -> Any:
+def _step_table(report: AnswersReport) -> Any:
     result = table(
         ["ONNX value", "computes", "shape", "error", "verdict"],
         right=["computes", "error"],
@@ -246,7 +246,7 @@ def _step_table(report: Report) -> Any:
     return result
 
 
-def _verdict(verdict: Verdict | StepVerdict) -> str:
+def _verdict(verdict: InputVerdict | StepVerdict) -> str:
     return f"PASS{', by float64' * verdict.by_float64}" if verdict.passed else "FAIL"
 
 

@@ -27,7 +27,7 @@ _NOISY_INPUTS: Final = 10  # inputs that noise is measured on, at most
 _FACTOR: Final = 2.0  # of the noise: VGGs come to 0.3 to 0.6 in the mean of ten pictures, and to 1.4 on one of them
 
 
-class Asked(Protocol):
+class RoundingCase(Protocol):
     """A model, its inputs, and the values that are compared in place of scores."""
 
     @property
@@ -70,7 +70,7 @@ class AsItStands:
         return Rounded(float(np.mean(errors)), tolerance, sum(same) / len(same) if same else None)
 
 
-def as_it_stands(bench: Asked, precision: str, tracked: Tracked) -> AsItStands | None:
+def as_it_stands(bench: RoundingCase, precision: str, tracked: Tracked) -> AsItStands | None:
     """Return what onnxruntime makes of the file; None of one that does not round, and in int8, which rounds, too."""
     if precision == "int8" or not rounds_values(bench.model.file.model):
         return None
@@ -81,7 +81,7 @@ def as_it_stands(bench: Asked, precision: str, tracked: Tracked) -> AsItStands |
     return AsItStands(answers, noise if math.isfinite(noise) else 0.0, bool(bench.values or bench.classes))
 
 
-def _answers(bench: Asked, inputs: Iterable[NamedInput], edit: Edit | None) -> list[Answer]:
+def _answers(bench: RoundingCase, inputs: Iterable[NamedInput], edit: Edit | None) -> list[Answer]:
     oracle = Oracle(bench.model.path, bench.values, edit, bench.model.file)
     if bench.values:
         return [tuple(oracle.values(bench.numbers(item), bench.values).values()) for item in inputs]

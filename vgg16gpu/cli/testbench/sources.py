@@ -13,7 +13,7 @@ from vgg16gpu.pictures.inputs import InputSpec, NamedInput, Sample, check_finite
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class LazyInput:
     """An input that is read when it is asked for."""
 
     name: str
@@ -24,7 +24,7 @@ class Source:
         return NamedInput(self.name, self._read())
 
 
-def sources(path: Path, spec: InputSpec) -> list[Source]:
+def sources(path: Path, spec: InputSpec) -> list[LazyInput]:
     """The inputs of a file or folder, in the order in which `infer` has them.
 
     Raises InputError for what does not exist; what cannot be read, or is not what the model takes, is told by `read`.
@@ -33,9 +33,9 @@ def sources(path: Path, spec: InputSpec) -> list[Source]:
     found = []
     for file in listing.files:
         if file in listing.numbers:
-            found += [Source(name, partial(_finite, each, name, spec)) for name, each in each_sample(file, spec)]
+            found += [LazyInput(name, partial(_finite, each, name, spec)) for name, each in each_sample(file, spec)]
         else:
-            found.append(Source(file, partial(load_image, Path(file), *image_shape(spec, file), spec.preprocess)))
+            found.append(LazyInput(file, partial(load_image, Path(file), *image_shape(spec, file), spec.preprocess)))
     return found
 
 

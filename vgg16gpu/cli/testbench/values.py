@@ -12,8 +12,8 @@ import numpy as np
 from vgg16gpu.checks.nearer import MOST, Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
-from vgg16gpu.checks.testbench import Quantised, Report, StepVerdict, judge_values, worst_steps
-from vgg16gpu.cli.testbench.case import Answers, Bench
+from vgg16gpu.checks.testbench import AnswersReport, Quantised, StepVerdict, judge_values, worst_steps
+from vgg16gpu.cli.testbench.case import Bench, TestbenchCase
 from vgg16gpu.cli.testbench.rounding import Tracked
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.quantization.scale_file import read_scales
@@ -24,7 +24,7 @@ Values: TypeAlias = tuple[Array, ...]  # what `Bench.values` names, of one input
 
 
 @dataclass
-class ValueOutcome(Answers):
+class ValueOutcome(TestbenchCase):
     """The values of each input. `quantised`: those of onnxruntime's quantised form, for int8."""
 
     values: Sequence[Values]
@@ -56,7 +56,9 @@ def engine_values(engine: Engine, items: Sequence[NamedInput]) -> list[Values]:
     ]
 
 
-def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float, tracked: Tracked | None = None) -> Report:
+def judged_values(
+    bench: Bench, outcome: ValueOutcome, tolerance: float, tracked: Tracked | None = None
+) -> AnswersReport:
     """Return the verdict on each value, the worst of all inputs; with `tracked` float64 decides on what fails."""
     runs = _judged(bench, outcome.values, outcome.references, tolerance)
     by_float64 = Float64Judge(bench.model.file, bench.values, bench.unrounded)
@@ -71,7 +73,7 @@ def judged_values(bench: Bench, outcome: ValueOutcome, tolerance: float, tracked
         theirs = _judged(bench, outcome.quantised, outcome.references, math.inf)
         quantised = Quantised(_mean_error(runs), _mean_error(theirs))
     rounded = outcome.stands.judge(outcome.values, outcome.precision) if outcome.stands else None
-    return Report(
+    return AnswersReport(
         *((), outcome.steps, tolerance),
         quantised=quantised,
         values=worst_steps(runs),

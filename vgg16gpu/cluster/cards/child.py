@@ -19,7 +19,7 @@ from typing import Any
 
 from vgg16gpu.cluster.cards.memory import read_held
 from vgg16gpu.cluster.cards.messages import BUILDING, Build, End, Failed, IsBuilt, IsOpen
-from vgg16gpu.cluster.cards.process import Told
+from vgg16gpu.cluster.cards.process import Message
 from vgg16gpu.cluster.cards.served import SERVICES, Card, Service
 from vgg16gpu.cluster.cards.slots import Line
 from vgg16gpu.compiler.model import Model
@@ -32,16 +32,16 @@ from vgg16gpu.runtime.engine import Engine
 def main() -> None:
     """Run as `process.py` starts it: with the descriptor of the pipe."""
     sys.setswitchinterval(SWITCHING)
-    Child(Connection(int(sys.argv[1]))).run()
+    CardChild(Connection(int(sys.argv[1]))).run()
 
 
-class Child:
+class CardChild:
     """What this process is."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._sending, self._state = threading.Lock(), threading.Lock()
-        self._lines: dict[int, SimpleQueue[Told]] = {BUILDING: SimpleQueue()}
+        self._lines: dict[int, SimpleQueue[Message]] = {BUILDING: SimpleQueue()}
         self._device = ""
         self._card: Card | None = None
 
@@ -51,10 +51,10 @@ class Child:
         with suppress(EOFError, OSError):
             while True:
                 number, content, has_descriptor = self._pipe.recv()
-                self._hear(number, Told(content, recv_handle(self._pipe) if has_descriptor else None))
+                self._hear(number, Message(content, recv_handle(self._pipe) if has_descriptor else None))
         os._exit(0)  # threads may be anywhere, in a kernel's compiler or a copy: nobody waits for them
 
-    def _hear(self, number: int, told: Told) -> None:
+    def _hear(self, number: int, told: Message) -> None:
         with self._state:
             if number in self._lines:
                 self._lines[number].put(told)
@@ -85,10 +85,10 @@ class Child:
         except BaseException as error:
             self._say(BUILDING, Failed.of(error, self._device))
 
-    def _serve(self, number: int, service: Service, first: Told, heard: SimpleQueue[Told]) -> None:
+    def _serve(self, number: int, service: Service, first: Message, heard: SimpleQueue[Message]) -> None:
         try:
             assert self._card is not None  # nobody asks before it is built
-            stop = partial(heard.put, Told(End(is_left=True)))
+            stop = partial(heard.put, Message(End(is_left=True)))
             service(self._card, first, Line(heard.get, partial(self._say, number), stop))
         except BaseException as error:
             self._say(number, Failed.of(error, self._device))
@@ -96,7 +96,7 @@ class Child:
             del self._lines[number]
 
 
-def _model(build: Build, told: Told) -> Model:
+def _model(build: Build, told: Message) -> Model:
     if build.path is not None:
         return Model(build.path)
     assert told.descriptor is not None

@@ -11,16 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.cluster.cards.lanes import CardLane, CountThere, LaneThere, Room
+from vgg16gpu.cluster.cards.lanes import CardLane, CountThere, RemoteStream, SharedBatchMemory
 from vgg16gpu.cluster.cards.memory import paged
-from vgg16gpu.cluster.cards.messages import Cut, Decoder, End, IsBuilt, IsOpen, LaneIsOpen, NoRows, OpenLane, Versions
+from vgg16gpu.cluster.cards.messages import (
+    BatchesQuery,
+    DecoderQuery,
+    End,
+    IsBuilt,
+    IsOpen,
+    LaneIsOpen,
+    NoRows,
+    OpenLane,
+    Versions,
+)
 from vgg16gpu.cluster.cards.process import CardProcess
 from vgg16gpu.cluster.planning import asked_options
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices.staging import Stager
+from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import LaunchPlan
@@ -69,7 +79,7 @@ class CardEngine(Closing):
         self.plan, self.timings = CardPrograms(built.programs), built.timings
         self._form = form_of(self.graph, self.program, is_any=built.takes_any)
         self._planner = SizePlanner(model, asked, opened.facts) if built.takes_any else None
-        self._room, self._stager = Room(), Stager()
+        self._room, self._stager = SharedBatchMemory(), PinnedCopier()
         self._lock = threading.Lock()
 
     @property
@@ -99,7 +109,7 @@ class CardEngine(Closing):
 
     def batches(self, images: Images) -> list[tuple[int, int]]:
         """See Engine."""
-        found: list[tuple[int, int]] = _answer(self.process, Cut(images.dtype.name, images.shape))
+        found: list[tuple[int, int]] = _answer(self.process, BatchesQuery(images.dtype.name, images.shape))
         return found
 
     def outputs_of_none(self, images: Images) -> Outputs:
@@ -109,7 +119,7 @@ class CardEngine(Closing):
 
     def decoder(self, wanted: str) -> str | None:
         """The name of what decodes pictures on the card, as `codec_for` has it; None where nothing does."""
-        name: str | None = _answer(self.process, Decoder(wanted))
+        name: str | None = _answer(self.process, DecoderQuery(wanted))
         return name
 
     @contextmanager
@@ -118,7 +128,7 @@ class CardEngine(Closing):
         nbytes = paged(size * math.prod(sample) * np.dtype(element_type).itemsize)
         with self._lock:
             channel = self.process.channel()
-            there = LaneThere(channel, self._room, self._stager, nbytes)
+            there = RemoteStream(channel, self._room, self._stager, nbytes)
             try:
                 with self._room.of(DEPTH * nbytes) as (new, descriptor):
                     opened: LaneIsOpen = channel.ask(OpenLane(element_type, sample, size, new), descriptor)

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vgg16gpu.cluster.cards.engine import CardEngine
-from vgg16gpu.cluster.cards.messages import ComputeAll, End, Ended, FilledSlot, FreeSlot, OpenFeed
-from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.cluster.cards.messages import ComputeAll, End, FeedEnded, FilledSlot, FreeSlot, OpenFeed
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
 from vgg16gpu.pictures.slots import Slot
-from vgg16gpu.runtime.answers.dealing import Hand
+from vgg16gpu.runtime.answers.dealing import Consumer
 from vgg16gpu.runtime.answers.feed import Computed
-from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeding
-from vgg16gpu.runtime.answers.rows import Heard
+from vgg16gpu.runtime.answers.feeding import DeviceSeconds, DeviceWorker
+from vgg16gpu.runtime.answers.rows import FileEvents
 from vgg16gpu.runtime.answers.stream import Tell
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 
 # Slots that a process has at most: two on their way to the device, as a `Feed` has, and two that are there when it
@@ -27,29 +27,31 @@ PATIENCE: Final = 10.0  # seconds in which a process is to stop that nobody want
 _LOOK: Final = 0.2  # seconds between two looks whether anybody still wants anything
 
 
-class CardSeat(NamedTuple):
+class CardWorkerFactory(NamedTuple):
     """See `stream.Seat`. decode: who decodes, of `pictures.choices.DECODE`, where the device does."""
 
     engine: CardEngine
     decode: str | None
 
-    def feeder(self, slots: Slots, fit: Fit | None, tell: Tell) -> Feeding:
+    def feeder(self, slots: Slots, fit: ResizeSpec | None, tell: Tell) -> DeviceWorker:
         """See Seat."""
-        assert isinstance(slots, Hand)
-        return CardFeeder(self.engine, slots, fit, self.decode, tell)
+        assert isinstance(slots, Consumer)
+        return CardDeviceWorker(self.engine, slots, fit, self.decode, tell)
 
 
-class CardFeeder:
+class CardDeviceWorker:
     """As `Feeder`, of an engine in a process of its own. `feed` once, in one thread, then `close`."""
 
-    def __init__(self, engine: CardEngine, hand: Hand, fit: Fit | None, decode: str | None, tell: Tell) -> None:
+    def __init__(
+        self, engine: CardEngine, hand: Consumer, fit: ResizeSpec | None, decode: str | None, tell: Tell
+    ) -> None:
         self.engine = engine
         self.seconds = DeviceSeconds()
         self.batches = self.images = 0
         self.element_types: set[str] = set()
         self.decoded: DecodedFiles | None = None
         ring = hand.ring
-        assert isinstance(ring, SharedRing)
+        assert isinstance(ring, SharedBufferPool)
         self._hand, self._ring, self._tell = hand, ring, tell
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -60,7 +62,7 @@ class CardFeeder:
         self._channel.send(opened, ring.memory_file)
 
     def feed(self, is_closed: Callable[[], bool]) -> None:
-        """See Feeding."""
+        """See DeviceWorker."""
         hearing = threading.Thread(target=self._hear, name=f"vgg16gpu-heard-{self.engine.process.device}")
         hearing.start()
         is_left = True
@@ -79,7 +81,7 @@ class CardFeeder:
             raise self._failure
 
     def give_up(self) -> None:
-        """See Feeding."""
+        """See DeviceWorker."""
         self._hand.close()
         self.close()
         for heard in self._hand.hand_back():
@@ -122,7 +124,7 @@ class CardFeeder:
     def _hear(self) -> None:
         """What the process says, until it has said all."""
         try:
-            while not isinstance(told := self._channel.receive().content, Ended):
+            while not isinstance(told := self._channel.receive().content, FeedEnded):
                 self._take(told)
             self.seconds, self.decoded = told.seconds, told.decoded
         except BaseException as error:
@@ -131,7 +133,7 @@ class CardFeeder:
                 self._changed.notify_all()
             self._hand.close()  # who gives may wait there
 
-    def _take(self, told: Computed | Heard | FreeSlot) -> None:
+    def _take(self, told: Computed | FileEvents | FreeSlot) -> None:
         if isinstance(told, FreeSlot):
             with self._lock:
                 slot = self._there.pop(told.number)

@@ -20,7 +20,7 @@ from vgg16gpu.runtime.closing import Closing
 _log: Final = logging.getLogger("vgg16gpu.cluster.pool")  # whose lines these are for who filters the log
 
 
-class Fleet(Closing):
+class CardProcesses(Closing):
     """A process for each device, which opens it and builds an engine there.
 
     This process opens none of them. Raises DeviceError where a process cannot be started.

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from vgg16gpu.cluster.cards.memory import array_in, make_shared
-from vgg16gpu.cluster.cards.messages import Count, Counts, OpenCount, Receive, Received, Send
-from vgg16gpu.cluster.cards.process import Channel, Told
+from vgg16gpu.cluster.cards.messages import Count, Counts, OpenCount, Receive, Received, RunBatch
+from vgg16gpu.cluster.cards.process import Channel, Message
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.devices.base import Bytes
-from vgg16gpu.devices.staging import Rows, Stager
+from vgg16gpu.devices.staging import PinnedCopier, Rows
 from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.forms import Images
-from vgg16gpu.runtime.outputs import Outputs, Results, check_flags, joined
+from vgg16gpu.runtime.outputs import OutputRows, Outputs, check_flags, joined
 
 
-class Room:
+class SharedBatchMemory:
     """Memory for the batches of an engine, shared with its process. It grows, and is kept."""
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class CardLane(NamedTuple):
     """As `double_buffer.Lane`, to another process."""
 
     send: Callable[..., object]
-    receive: Callable[[object], Results]
+    receive: Callable[[object], OutputRows]
     joined: Callable[..., Outputs]
 
 
-class LaneThere:
+class RemoteStream:
     """One lane: places in the room, by turns, and what lies in them."""
 
-    def __init__(self, channel: Channel, room: Room, stager: Stager, nbytes: int) -> None:
+    def __init__(self, channel: Channel, room: SharedBatchMemory, stager: PinnedCopier, nbytes: int) -> None:
         """nbytes: of the room for a batch."""
         self._channel, self._room, self._stager, self._nbytes = channel, room, stager, nbytes
         self._turn = 0
@@ -84,10 +84,10 @@ class LaneThere:
         self._turn = (self._turn + 1) % DEPTH
         count = sum(map(len, rows))
         place(self._stager, self._room.memory[offset:], element_type, (count, *sample), rows)
-        self._channel.ask(Send(offset, count, batch))
+        self._channel.ask(RunBatch(offset, count, batch))
         return None
 
-    def _receive(self, sent: object) -> Results:  # noqa: ARG002 - they come in the order of sending
+    def _receive(self, sent: object) -> OutputRows:  # noqa: ARG002 - they come in the order of sending
         self._channel.send(Receive())
         told = self._channel.receive()
         received: Received = told.content
@@ -96,9 +96,9 @@ class LaneThere:
         for shape in received.shapes:
             arrays.append(array_in(self._back[first:], "float32", shape).copy())
             first += arrays[-1].nbytes
-        return Results(tuple(arrays), received.nonfinite, received.out_of_range)
+        return OutputRows(tuple(arrays), received.nonfinite, received.out_of_range)
 
-    def _take(self, received: Received, told: Told) -> None:
+    def _take(self, received: Received, told: Message) -> None:
         """Where results lie from now on, if that is new."""
         if received.nbytes is not None:
             self._back = told.mapped(received.nbytes)
@@ -107,7 +107,7 @@ class LaneThere:
 class CountThere:
     """Images are run, and values counted."""
 
-    def __init__(self, channel: Channel, room: Room, stager: Stager, names: Sequence[str]) -> None:
+    def __init__(self, channel: Channel, room: SharedBatchMemory, stager: PinnedCopier, names: Sequence[str]) -> None:
         self._channel, self._room, self._stager, self._names = channel, room, stager, tuple(names)
         self._begun = False
 
@@ -131,12 +131,12 @@ class CountThere:
             self._begun = True
 
 
-def place(stager: Stager, memory: Bytes, element_type: str, shape: Shape, rows: Sequence[Rows]) -> None:
+def place(stager: PinnedCopier, memory: Bytes, element_type: str, shape: Shape, rows: Sequence[Rows]) -> None:
     """Copy the rows of several arrays to the start of some memory, one after the other."""
     stager.fill(array_in(memory, element_type, shape), rows)
 
 
-def _joined(whole: Collection[int], allows_nonfinite: bool, parts: Sequence[Results], where: str = "") -> Outputs:
+def _joined(whole: Collection[int], allows_nonfinite: bool, parts: Sequence[OutputRows], where: str = "") -> Outputs:
     check_flags(parts, allows_nonfinite, where)
     outputs = joined(parts, whole)
     return outputs[0] if len(outputs) == 1 else outputs

@@ -18,14 +18,14 @@ from vgg16gpu import errors
 from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.slots import Row
+from vgg16gpu.pictures.slots import SampleRow
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds
 from vgg16gpu.runtime.plans.opening import Timings
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles
 
 BUILDING: Final = 0  # the channel
@@ -90,7 +90,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Cut:
+class BatchesQuery:
     """Which batches `Engine.run` makes of images of this element type and shape? Answered by a list."""
 
     element_type: str
@@ -98,7 +98,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class NoRows(Cut):
+class NoRows(BatchesQuery):
     """What `Engine.run` gives for such images, of which there are none."""
 
 
@@ -108,7 +108,7 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class DecoderQuery:
     """What decodes pictures, as asked for? Answered by its name, or None. It is kept for the next folder."""
 
     wanted: str
@@ -135,7 +135,7 @@ class LaneIsOpen:
 
 
 @dataclass(frozen=True)
-class Send:
+class RunBatch:
     """Run `count` images, which lie at `offset` of the room, at this built batch size or the smallest that does."""
 
     offset: int
@@ -194,7 +194,7 @@ class OpenFeed:
     count: int
     rows: int
     room_nbytes: int
-    fit: Fit | None
+    fit: ResizeSpec | None
     decode: str | None
 
 
@@ -206,7 +206,7 @@ class FilledSlot:
     element_type: str
     used: int
     needed: int
-    rows: list[Row]
+    rows: list[SampleRow]
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FeedEnded:
     """A folder's end: all that was to be computed is told."""
 
     seconds: DeviceSeconds

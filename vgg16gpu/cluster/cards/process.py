@@ -27,7 +27,7 @@ PATIENCE: Final = 5.0  # seconds from its pipe's end to its own, at most: then i
 _log = logging.getLogger(__name__)
 
 
-class Told(NamedTuple):
+class Message(NamedTuple):
     """A message, and the descriptor that came with it, which is the reader's to close."""
 
     content: Any
@@ -57,7 +57,7 @@ class CardProcess(Closing):
         """model: a memory file with the model's bytes, where `build` names no path."""
         self.device = build.device
         self._sending, self._state = threading.Lock(), threading.Lock()
-        self._channels: dict[int, SimpleQueue[Told]] = {}
+        self._channels: dict[int, SimpleQueue[Message]] = {}
         self._numbers = itertools.count(BUILDING)
         self._end: Failed | None = None  # why it says nothing more
         self._is_closed = False
@@ -87,10 +87,10 @@ class CardProcess(Closing):
         """A new one."""
         with self._state:
             number = next(self._numbers)
-            heard: SimpleQueue[Told] = SimpleQueue()
+            heard: SimpleQueue[Message] = SimpleQueue()
             self._channels[number] = heard
             if self._end:
-                heard.put(Told(self._end))
+                heard.put(Message(self._end))
         return Channel(self, number, heard)
 
     def send(self, channel: int, content: Any, descriptor: int | None = None) -> None:
@@ -151,12 +151,12 @@ class CardProcess(Closing):
                 cause = problem or ("does not answer" if status is None else how_it_ended(status))
                 self._end = Failed(DeviceError.__name__, f"process of {self.device} {cause}")
             for heard in self._channels.values():
-                heard.put(Told(self._end))
+                heard.put(Message(self._end))
 
     def _hear(self) -> None:
         """One message to whom it is for. Raises what reading it does."""
         number, content, has_descriptor = self._pipe.recv()
-        told = Told(content, recv_handle(self._pipe) if has_descriptor else None)
+        told = Message(content, recv_handle(self._pipe) if has_descriptor else None)
         with self._state:
             if number in self._channels:
                 self._channels[number].put(told)
@@ -167,14 +167,14 @@ class CardProcess(Closing):
 class Channel:
     """One conversation with a card's process. One thread may send and another receive."""
 
-    def __init__(self, process: CardProcess, number: int, heard: SimpleQueue[Told]) -> None:
+    def __init__(self, process: CardProcess, number: int, heard: SimpleQueue[Message]) -> None:
         self._process, self._number, self._heard = process, number, heard
 
     def send(self, content: Any, descriptor: int | None = None) -> None:
         """A message; see `CardProcess.send`."""
         self._process.send(self._number, content, descriptor)
 
-    def receive(self) -> Told:
+    def receive(self) -> Message:
         """The next message; waits for it. Raises what the other side has raised, and DeviceError once it is gone."""
         told = self._heard.get()
         if isinstance(told.content, Failed):

@@ -10,10 +10,10 @@ import numpy as np
 
 from vgg16gpu.cluster.cards.memory import array_in, make_shared
 from vgg16gpu.cluster.cards.messages import (
+    BatchesQuery,
     Count,
     Counts,
-    Cut,
-    Decoder,
+    DecoderQuery,
     End,
     LaneIsOpen,
     NoRows,
@@ -22,15 +22,15 @@ from vgg16gpu.cluster.cards.messages import (
     OpenLane,
     Receive,
     Received,
-    Send,
+    RunBatch,
     Versions,
 )
-from vgg16gpu.cluster.cards.process import Told
+from vgg16gpu.cluster.cards.process import Message
 from vgg16gpu.cluster.cards.slots import Line, feed
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import OutputRows
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.picture_decoder import PictureCodec
@@ -45,7 +45,7 @@ class Card:
         self._lock = threading.Lock()
         self._codecs: dict[str, PictureCodec | None] = {}
 
-    def renew_room(self, nbytes: int | None, told: Told) -> None:
+    def renew_room(self, nbytes: int | None, told: Message) -> None:
         """From now on the room is the memory that came, which the device pins; None: it stays. Raises DeviceError."""
         if nbytes is None:
             return
@@ -70,32 +70,32 @@ class Card:
             return self._codecs.pop(wanted) if wanted in self._codecs else codec_for(self.engine.device, wanted)
 
 
-Service: TypeAlias = Callable[[Card, Told, Line], None]
+Service: TypeAlias = Callable[[Card, Message, Line], None]
 
 
-def _cut(card: Card, told: Told, line: Line) -> None:
+def _cut(card: Card, told: Message, line: Line) -> None:
     line.say(card.engine.batches(_like(told.content)))
 
 
-def _no_rows(card: Card, told: Told, line: Line) -> None:
+def _no_rows(card: Card, told: Message, line: Line) -> None:
     images = _like(told.content)
     line.say(card.engine.run(card.engine.graph.input.to_file(images) if images.dtype == np.float32 else images))
 
 
-def _versions(card: Card, _: Told, line: Line) -> None:
+def _versions(card: Card, _: Message, line: Line) -> None:
     line.say(dict(getattr(card.engine.device, "versions", dict)()))
 
 
-def _decoder(card: Card, told: Told, line: Line) -> None:
+def _decoder(card: Card, told: Message, line: Line) -> None:
     line.say(card.codec_name(told.content.wanted))
 
 
-def _like(asked: Cut) -> Any:
+def _like(asked: BatchesQuery) -> Any:
     """An array of that form, which takes no memory."""
     return np.broadcast_to(np.zeros((), asked.element_type), asked.shape)
 
 
-def _lane(card: Card, told: Told, line: Line) -> None:
+def _lane(card: Card, told: Message, line: Line) -> None:
     """The calls that the parent's thread makes, in its order."""
     form: OpenLane = told.content
     card.renew_room(form.room_nbytes, told)
@@ -105,7 +105,7 @@ def _lane(card: Card, told: Told, line: Line) -> None:
         program = engine.program
         line.say(LaneIsOpen(tuple(i for i, y in enumerate(program.outputs) if program.is_whole(y))))
         while not isinstance(asked := line.get().content, End):
-            if isinstance(asked, Send):
+            if isinstance(asked, RunBatch):
                 rows = array_in(card.room[asked.offset :], form.element_type, (asked.count, *form.sample))
                 under_way.append(lane.send([rows] if asked.count else [], asked.batch))
                 line.say(None)
@@ -120,7 +120,7 @@ class _Back:
     def __init__(self) -> None:
         self._memory: Bytes = np.empty(0, np.uint8)
 
-    def say(self, results: Results, line: Line) -> None:
+    def say(self, results: OutputRows, line: Line) -> None:
         """Copy results there, and say what they are."""
         nbytes, descriptor = sum(array.nbytes for array in results.outputs), None
         try:
@@ -134,10 +134,10 @@ class _Back:
             new = None if descriptor is None else len(self._memory)
             line.say(Received(shapes, results.nonfinite, results.out_of_range, new), descriptor)
         finally:
-            Told(None, descriptor).drop()
+            Message(None, descriptor).drop()
 
 
-def _count(card: Card, told: Told, line: Line) -> None:
+def _count(card: Card, told: Message, line: Line) -> None:
     from vgg16gpu.runtime.counting import Counting  # noqa: PLC0415 - for who calibrates
 
     opened: OpenCount = told.content
@@ -153,7 +153,7 @@ def _count(card: Card, told: Told, line: Line) -> None:
                 line.say(counting.histograms())
 
 
-def _feed(card: Card, told: Told, line: Line) -> None:
+def _feed(card: Card, told: Message, line: Line) -> None:
     opened: OpenFeed = told.content
     memory = told.mapped(opened.nbytes * opened.count)
     codec = card.codec(opened.decode) if opened.decode else None
@@ -161,10 +161,10 @@ def _feed(card: Card, told: Told, line: Line) -> None:
 
 
 SERVICES: Final[dict[type, Service]] = {
-    Cut: _cut,
+    BatchesQuery: _cut,
     NoRows: _no_rows,
     Versions: _versions,
-    Decoder: _decoder,
+    DecoderQuery: _decoder,
     OpenLane: _lane,
     OpenCount: _count,
     OpenFeed: _feed,

@@ -1,4 +1,4 @@
-"""A folder's slots in a card's process: a `Feeder` as in any other, whose slots come and go as messages."""
+"""A folder's slots in a card's process: a `LocalDeviceWorker` as in any other, whose slots come and go as messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgg16gpu.cluster.cards.messages import ComputeAll, End, Ended, FilledSlot, FreeSlot, OpenFeed
-from vgg16gpu.cluster.cards.process import Told
+from vgg16gpu.cluster.cards.messages import ComputeAll, End, FeedEnded, FilledSlot, FreeSlot, OpenFeed
+from vgg16gpu.cluster.cards.process import Message
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import Error
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.slots import Ring, Slot
-from vgg16gpu.runtime.answers.feeding import Feeder
+from vgg16gpu.pictures.slots import BufferPool, Slot
+from vgg16gpu.runtime.answers.feeding import LocalDeviceWorker
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Line(NamedTuple):
     """A channel, from here: what waits for the next message, what says something, and what ends the waiting."""
 
-    get: Callable[[], Told]
+    get: Callable[[], Message]
     say: Callable[..., None]
     stop: Callable[[], None]
 
@@ -37,7 +37,7 @@ def feed(engine: Engine, opened: OpenFeed, memory: Bytes, codec: PictureCodec | 
         engine.device.pin(memory)
     try:
         slots = MessageSlots(opened.spec, MessageRing(opened, memory, line.say), line)
-        feeder = Feeder(engine, slots, opened.fit, codec, line.say)
+        feeder = LocalDeviceWorker(engine, slots, opened.fit, codec, line.say)
         try:
             feeder.feed(slots.is_left.is_set)
         except BaseException:
@@ -49,10 +49,10 @@ def feed(engine: Engine, opened: OpenFeed, memory: Bytes, codec: PictureCodec | 
     finally:
         with suppress(Error), engine.turn():
             engine.device.unpin(memory)
-    line.say(Ended(feeder.seconds, feeder.decoded))
+    line.say(FeedEnded(feeder.seconds, feeder.decoded))
 
 
-class MessageRing(Ring):
+class MessageRing(BufferPool):
     """A ring in memory that its maker fills; a slot that goes back is told."""
 
     def __init__(self, opened: OpenFeed, memory: Bytes, say: Callable[[Any], None]) -> None:

@@ -26,7 +26,7 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import LiveRange, aligned, assign_offsets
 from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import InputEntry, InputSlot, LaunchPlan, StatusBlock
-from vgg16gpu.program.values import Arena, DType, Layout, OutputForm, Pointer, TensorDesc
+from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc, TensorFormat
 
 WATCHED: Final = (DType.F16, DType.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt
@@ -130,7 +130,7 @@ class _Schedule:
         outputs = self.placement.outputs
         stored_outputs = tuple(self.placement.values[y.name] for y in outputs)
         pairs = zip(stored_outputs, outputs, strict=True)
-        output_steps = tuple(give.give(stored, OutputForm(), y.pointer) for stored, y in pairs if stored is not y)
+        output_steps = tuple(give.give(stored, TensorFormat(), y.pointer) for stored, y in pairs if stored is not y)
         further = (name for op in self.graph.ops for name in op.results[1:])  # behind those that ops are counted by
         names = (self.graph.input.name, *(op.y for op in self.graph.ops), *further)
         return LaunchPlan(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from vgg16gpu.devices import kernel_source
-from vgg16gpu.devices.cache import Found, KernelCache
+from vgg16gpu.devices.cache import CachedFile, KernelCache
 from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.devices.stages import tell_compiling
 from vgg16gpu.errors import DeviceError, KernelError
@@ -78,7 +78,7 @@ _MESSAGE_LINES = 30
 
 
 @dataclass(frozen=True)
-class Unit:
+class LibraryUnit:
     """What one library is compiled from: a source file and its macros."""
 
     source: str
@@ -187,7 +187,7 @@ def _cpu_identity() -> str:
     return supported_machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
 
 
-def compile_units(units: Iterable[Unit], check: Check | None, processes: int) -> dict[Unit, Found]:
+def compile_units(units: Iterable[LibraryUnit], check: Check | None, processes: int) -> dict[LibraryUnit, CachedFile]:
     """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
@@ -200,12 +200,12 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     flags, kept = compiler.flags(check), KernelCache("cpu")
     everywhere: list[bytes | str] = [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
 
-    def key(unit: Unit) -> list[bytes | str]:
+    def key(unit: LibraryUnit) -> list[bytes | str]:
         place = str(sources[unit]) if check in _SANITIZERS else ""  # their reports name the file
         included = headers(kernel_source.header_dirs(unit.source))
         return [sources[unit].read_bytes(), place, repr(unit.defines), repr(unit.flags), *included, *everywhere]
 
-    def library(unit: Unit) -> Found:
+    def library(unit: LibraryUnit) -> CachedFile:
         return kept.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))
 
     # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
@@ -223,7 +223,7 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
             raise
 
 
-def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:
+def _compile(compiler: Compiler, flags: tuple[str, ...], unit: LibraryUnit, path: Path, target: Path) -> None:
     _log.info("compiling %s for the CPU", unit.label)
     command = [*compiler.command, *flags, *unit.flags, *(f"-I{folder}" for folder in kernel_source.include_dirs())]
     command += [f"-D{name}={value}" for name, value in unit.defines]
@@ -251,7 +251,7 @@ def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
         raise DeviceError(f"the C++ compiler {command[0]} cannot be run: {error.strerror}") from error
 
 
-def _check(done: subprocess.CompletedProcess[str], unit: Unit) -> None:
+def _check(done: subprocess.CompletedProcess[str], unit: LibraryUnit) -> None:
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
         raise KernelError(f"{unit.label} does not compile:\n{_shorten(said)}", said)

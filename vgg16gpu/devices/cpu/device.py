@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Stream, Transfer, no_constant, step_by_step
-from vgg16gpu.devices.cache import Found
+from vgg16gpu.devices.base import ArrayInterop, Bytes, Counters, Event, Stream, Transfer, no_constant, step_by_step
+from vgg16gpu.devices.cache import CachedFile
 from vgg16gpu.devices.cpu import compiler as cpu_compiler
 from vgg16gpu.devices.cpu import memory as cpu_memory
-from vgg16gpu.devices.cpu.compiler import CHECKS, Check, Unit
+from vgg16gpu.devices.cpu.compiler import CHECKS, Check, LibraryUnit
 from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.devices.platforms import machine_memory, supported_machine, usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
@@ -56,7 +56,7 @@ class CpuDevice:
 
     facts: DeviceFacts
     counters: Counters
-    foreign: Foreign | None = None  # this is no card
+    foreign: ArrayInterop | None = None  # this is no card
 
     def __init__(self, sanitize: Check | None = None, threads: int | None = None) -> None:
         supported_machine()
@@ -84,8 +84,8 @@ class CpuDevice:
         wanted = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._kernels]
         if not wanted:
             return
-        units = {kernel: Unit(kernel.source, kernel.defines) for kernel in wanted}
-        names: dict[Unit, list[str]] = {}
+        units = {kernel: LibraryUnit(kernel.source, kernel.defines) for kernel in wanted}
+        names: dict[LibraryUnit, list[str]] = {}
         for kernel, unit in units.items():
             names.setdefault(unit, []).append(kernel.name)
         compiled = cpu_compiler.compile_units(units.values(), self._check, self._cores)
@@ -99,7 +99,7 @@ class CpuDevice:
         if self._workers is None or self._workers.nbytes < need:
             self._workers = cpu_memory.WorkerMemory(need)
 
-    def _library(self, unit: Unit, found: Found, names: Sequence[str]) -> Library:
+    def _library(self, unit: LibraryUnit, found: CachedFile, names: Sequence[str]) -> Library:
         """That of a unit, with kernels of these names; one of the cache that is none, or lacks one, is built again."""
         with contextlib.suppress(KernelError):
             library = Library(found)

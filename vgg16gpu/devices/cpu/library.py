@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import ClassVar
 
-from vgg16gpu.devices.cache import Found
+from vgg16gpu.devices.cache import CachedFile
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launches import Argument, Dim3, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.values import Arena, Pointer
@@ -19,8 +19,8 @@ _MESSAGE_NBYTES = 512
 _KIND_NAMES = {"p": "pointer", "i": "32-bit integer", "f": "float", "w": "walk"}
 
 
-class Launch(ctypes.Structure):
-    """The struct Launch of cpu/block.h."""
+class CpuLaunch(ctypes.Structure):
+    """The struct CpuLaunch of cpu/block.h."""
 
     _fields_: ClassVar = [
         ("arguments", ctypes.c_void_p),
@@ -39,7 +39,7 @@ class Launch(ctypes.Structure):
 class Library:
     """A loaded library. It stays loaded: other devices of the process may run it, too."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: CachedFile) -> None:
         """Raises KernelError for what is no library of kernels."""
         self._found = found  # a sanitizer looks into the file when it reports
         try:
@@ -104,7 +104,7 @@ class BoundLaunch:
         addresses = [ctypes.addressof(value) for value in self._values]
         self._arguments = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._message = ctypes.create_string_buffer(_MESSAGE_NBYTES)
-        self._launch = Launch(
+        self._launch = CpuLaunch(
             arguments=ctypes.addressof(self._arguments),
             message=ctypes.addressof(self._message),
             message_nbytes=_MESSAGE_NBYTES,

@@ -40,7 +40,7 @@ _MARK = b"\nvgg16gpu: compiled by "
 
 
 @dataclass(frozen=True)
-class Unit:
+class CubinUnit:
     """What one run of nvcc compiles: a source with its macros. It may hold several kernels."""
 
     source: str
@@ -102,7 +102,7 @@ class Nvcc:
         """What changes when it does."""
         return compiler_identity(self.place)
 
-    def compile(self, unit: Unit, arch: str) -> bytes:
+    def compile(self, unit: CubinUnit, arch: str) -> bytes:
         """Return the cubin. Raises KernelError."""
         return _run_nvcc(self.place, unit, arch)
 
@@ -123,7 +123,7 @@ class NvrtcBackend:
         """What changes when it does."""
         return _digest(_states_of([self.place.resolve()]))
 
-    def compile(self, unit: Unit, arch: str) -> bytes:
+    def compile(self, unit: CubinUnit, arch: str) -> bytes:
         """Return the cubin. Raises KernelError."""
         path = kernel_source.source_path(unit.source)
         folders = dict.fromkeys((kernel_source.kernel_dir() / "nvrtc", path.parent, *kernel_source.include_dirs()))
@@ -154,7 +154,7 @@ class CubinCompiler:
         self._cache = KernelCache("cuda")
         self._headers: dict[tuple[Path, ...], tuple[bytes, ...]] = {}
 
-    def cubins(self, units: Iterable[Unit]) -> dict[Unit, bytes]:
+    def cubins(self, units: Iterable[CubinUnit]) -> dict[CubinUnit, bytes]:
         """The cubin of each unit; what is missing is compiled in parallel.
 
         Raises KernelError with the compiler's message, or if something is missing and there is no compiler.
@@ -197,7 +197,7 @@ class CubinCompiler:
             self._headers[folders] = tuple(part for pair in named for part in pair)
         return self._headers[folders]
 
-    def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
+    def _key(self, unit: CubinUnit) -> tuple[str | bytes, ...]:
         headers = self._header_parts(kernel_source.header_dirs(unit.source))
         return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *headers)
 
@@ -205,7 +205,7 @@ class CubinCompiler:
         found = self._cache.find(key, _SUFFIX, self._is_ours)
         return found.content.rpartition(_MARK)[0] if found else None
 
-    def _compiled(self, unit: Unit, key: tuple[str | bytes, ...]) -> bytes:
+    def _compiled(self, unit: CubinUnit, key: tuple[str | bytes, ...]) -> bytes:
         found = self._cache.fetch(key, _SUFFIX, lambda target: self._compile(unit, target), self._is_ours)
         return found.content.rpartition(_MARK)[0]
 
@@ -217,7 +217,7 @@ class CubinCompiler:
         cubin, _, identity = content.rpartition(_MARK)
         return cubin.startswith(_ELF) and (self._takes_any or self._identity == identity)
 
-    def _compile(self, unit: Unit, target: Path) -> None:
+    def _compile(self, unit: CubinUnit, target: Path) -> None:
         if self._backend is None or self._identity is None:
             raise KernelError(missing_compiler())
         _log.info("compiling %s for %s", unit, self.arch)
@@ -225,7 +225,7 @@ class CubinCompiler:
         target.write_bytes(self._backend.compile(unit, self.arch) + _MARK + self._identity)
 
 
-def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
+def _run_nvcc(nvcc: Path, unit: CubinUnit, arch: str) -> bytes:
     """The very call that PyCUDA's SourceModule makes, without PyCUDA's own cache (which is not written atomically)."""
     from pycuda.compiler import compile as compile_source  # noqa: PLC0415 - PyCUDA is loaded where it is needed
     from pycuda.driver import CompileError  # noqa: PLC0415

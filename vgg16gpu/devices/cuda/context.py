@@ -1,7 +1,8 @@
 """A card's primary context: opening, making it current in any thread, and giving everything back.
 
 A context is current to a thread, not to the process, and PyCUDA frees things only while theirs is current. So each use
-of it happens inside an `Activation`, and `Held.release` frees everything by name instead of leaving it to references.
+of it happens inside a `ContextGuard`, and `DeviceResources.release` frees everything by name instead of leaving it to
+references.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from vgg16gpu.devices import tile_tables
 from vgg16gpu.devices.base import Bytes, Stream
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.compiler import CubinUnit
 from vgg16gpu.devices.cuda.driver import CudaDriver
 from vgg16gpu.devices.cuda.host_memory import host_address, register, unregister
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
@@ -95,7 +96,7 @@ class Guests:
 
 
 @dataclass
-class Held:
+class DeviceResources:
     """What a device has to give back. It knows nothing of the device, which may be gone by then.
 
     Every method but `release` needs the context to be current.
@@ -108,7 +109,7 @@ class Held:
     others: list[Any] = field(default_factory=list)  # streams that other libraries work on
     events: list[Any] = field(default_factory=list)  # of `measure`
     marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
-    modules: dict[Unit, Any] = field(default_factory=dict)
+    modules: dict[CubinUnit, Any] = field(default_factory=dict)
     kernels: dict[Kernel, BuiltKernel] = field(default_factory=dict)
     sequences: set[LaunchSequence] = field(default_factory=set)
     allocations: dict[int, Any] = field(default_factory=dict)
@@ -202,10 +203,10 @@ class Held:
         self.stream = None
 
 
-class Activation:
+class ContextGuard:
     """`with` it around every use of PyCUDA: the context is current inside, and the driver's errors leave as ours."""
 
-    def __init__(self, held: Held, failure: type[Error]) -> None:
+    def __init__(self, held: DeviceResources, failure: type[Error]) -> None:
         self._held = held
         self._failure = failure  # what an error of no particular kind becomes
 

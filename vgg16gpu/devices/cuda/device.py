@@ -24,22 +24,22 @@ from vgg16gpu.devices.base import (
     step_by_step,
 )
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel, transfer_step
-from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.devices.cuda.context import (
     CHUNK_NBYTES,
-    Activation,
-    Held,
+    ContextGuard,
+    DeviceResources,
     pick_card,
     read_facts,
 )
 from vgg16gpu.devices.cuda.driver import load_driver, load_module
-from vgg16gpu.devices.cuda.foreign import CudaForeign
+from vgg16gpu.devices.cuda.foreign import CudaInterop
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
 from vgg16gpu.devices.cuda.host_memory import as_bytes, goes_by_kernel, host_address
-from vgg16gpu.devices.cuda.launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
+from vgg16gpu.devices.cuda.launch import BuiltKernel, CudaLaunch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
-from vgg16gpu.devices.staging import Stager
+from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program.launches import Kernel, KernelLaunch
 from vgg16gpu.program.values import Arena, Pointer
@@ -61,17 +61,19 @@ class CudaDevice:
         try:
             self._bindings = load_bindings()  # before the context, which may be on its way in another thread
             with stage("context"):
-                self._held = Held(driver, card.retain_primary_context())
+                self._held = DeviceResources(driver, card.retain_primary_context())
         except driver.Error as error:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
-        self._finalizer = weakref.finalize(self, Held.release, self._held)  # also at the end of the interpreter
+        self._finalizer = weakref.finalize(
+            self, DeviceResources.release, self._held
+        )  # also at the end of the interpreter
         try:
             self.counters = Counters()
             with self._active(DeviceError):
                 with stage("streams"):
                     self._held.open()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
-            self.foreign = CudaForeign(self._held, ordinal, self.counters, self._bindings)
+            self.foreign = CudaInterop(self._held, ordinal, self.counters, self._bindings)
             self._compiler = CubinCompiler(self.facts.compute_capability)
         except BaseException:
             self.close()
@@ -90,11 +92,11 @@ class CudaDevice:
         Raises KernelError with the compiler's message.
         """
         wanted = [kernel for kernel in dict.fromkeys((*kernels, _TRANSFER)) if kernel not in self._held.kernels]
-        units = {Unit(kernel.source, kernel.defines) for kernel in wanted}
+        units = {CubinUnit(kernel.source, kernel.defines) for kernel in wanted}
         cubins = self._compiler.cubins(sorted(units, key=str))
         with self._active(KernelError):
             for kernel in wanted:
-                unit = Unit(kernel.source, kernel.defines)
+                unit = CubinUnit(kernel.source, kernel.defines)
                 self._held.kernels[kernel] = self._load(kernel, unit, cubins[unit])
 
     def resources(self, kernel: Kernel) -> KernelResources:
@@ -274,10 +276,10 @@ class CudaDevice:
         """Free everything and let go of the context. Safe to call twice, and after an error that broke the context."""
         self._finalizer()
 
-    def _active(self, failure: type[Error]) -> Activation:
-        return Activation(self._held, failure)
+    def _active(self, failure: type[Error]) -> ContextGuard:
+        return ContextGuard(self._held, failure)
 
-    def _load(self, kernel: Kernel, unit: Unit, cubin: bytes) -> BuiltKernel:
+    def _load(self, kernel: Kernel, unit: CubinUnit, cubin: bytes) -> BuiltKernel:
         held = self._held
         try:
             if unit not in held.modules:
@@ -299,7 +301,7 @@ class CudaDevice:
             raise KernelError(f"{kernel.label} of {kernel.source} is not built on this device; call build first")
         return self._held.kernels[kernel]
 
-    def _resolve(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> Launch:
+    def _resolve(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> CudaLaunch:
         built = self._built(step.kernel)
         function = self._held.modules[built.unit].get_function(step.kernel.name)
         if step.shared:
@@ -314,7 +316,7 @@ class CudaDevice:
             function.set_attribute(attribute, built.shared_limit)
         return resolve(step, function, built, bases, self._bindings)
 
-    def _copy(self, transfer: Transfer, *, inwards: bool) -> Launch:
+    def _copy(self, transfer: Transfer, *, inwards: bool) -> CudaLaunch:
         """The kernel that makes a copy, early: pinned memory of the host has an address on the device, the same."""
         here, there = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.STAGING, 0)
         out, inp = (here, there) if inwards else (there, here)
@@ -342,7 +344,7 @@ class CudaDevice:
 
     def _send_in_chunks(self, address: int, data: Bytes, stream: Stream) -> None:
         chunks = self._held.chunks()
-        with closing(Stager()) as stager:
+        with closing(PinnedCopier()) as stager:
             for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
                 buffer, sent = chunks[index % len(chunks)]
                 part = data[start : start + CHUNK_NBYTES]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda.context import Activation, Held
-from vgg16gpu.devices.cuda.graph import Graph
+from vgg16gpu.devices.cuda.context import ContextGuard, DeviceResources
+from vgg16gpu.devices.cuda.graph import CudaGraph
 from vgg16gpu.devices.cuda.launch import LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, KernelError
@@ -28,10 +28,10 @@ _NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
-class CudaForeign:
+class CudaInterop:
     """What others have on the card of an open device."""
 
-    def __init__(self, held: Held, ordinal: int, counters: Counters, bindings: Any | None = None) -> None:
+    def __init__(self, held: DeviceResources, ordinal: int, counters: Counters, bindings: Any | None = None) -> None:
         self.ordinal = ordinal
         self._held = held
         self._counters = counters
@@ -40,7 +40,7 @@ class CudaForeign:
     @property
     def stream(self) -> int:
         """The handle of the compute stream. Raises DeviceError once the device is closed."""
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             return int(self._held.stream.handle)
 
     def card_of(self, address: int) -> int | None:
@@ -51,29 +51,29 @@ class CudaForeign:
 
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             _wait_for(stream, self._held.stream.handle)
 
     def lead(self, stream: int) -> None:
         """Hold back what will be enqueued on this foreign stream until all on the compute stream now is done."""
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             _wait_for(self._held.stream.handle, stream)
 
     def captures(self, stream: int) -> bool:
         """Whether what is enqueued on this foreign stream now goes into a CUDA graph."""
         status = ctypes.c_int()
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             _call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
         return status.value != _NOT_CAPTURING
 
     def open_stream(self) -> int:
         """The handle of a further stream, which waits for no other one; there as long as the device is open."""
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             return self._held.open_stream()
 
     def finish(self, stream: int) -> None:
         """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
-        with Activation(self._held, KernelError):
+        with ContextGuard(self._held, KernelError):
             try:
                 _call("cuStreamSynchronize", ctypes.c_void_p(stream))
             except DeviceError as error:
@@ -81,7 +81,7 @@ class CudaForeign:
 
     def used_nbytes(self) -> int:
         """Bytes of the card's memory that are taken, by whomever."""
-        with Activation(self._held, DeviceError):
+        with ContextGuard(self._held, DeviceError):
             free, total = self._held.driver.mem_get_info()
         return int(total - free)
 
@@ -93,7 +93,7 @@ class CudaForeign:
     @contextmanager
     def current(self) -> Iterator[None]:
         """What another library is called in: the context of this card is current inside, and closing waits for it."""
-        with self._held.guests.inside(), Activation(self._held, DeviceError):
+        with self._held.guests.inside(), ContextGuard(self._held, DeviceError):
             yield
 
     def capture(self, work: Callable[[], None]) -> CapturedWork:
@@ -104,9 +104,9 @@ class CudaForeign:
         if self._bindings is None:
             raise DeviceError("a CUDA graph needs cuda-bindings; install it in a version that goes with the driver")
         held = self._held
-        with Activation(held, KernelError):
+        with ContextGuard(held, KernelError):
             sequence = LaunchSequence(held.driver, held.stream, [])
-            sequence.graph = Graph(self._bindings, held.stream.handle, work)
+            sequence.graph = CudaGraph(self._bindings, held.stream.handle, work)
             held.sequences.add(sequence)
         return CapturedWork(held, sequence, self._counters)
 
@@ -114,19 +114,19 @@ class CudaForeign:
 class CapturedWork:
     """Work of another library as one CUDA graph: `devices.base.Captured`."""
 
-    def __init__(self, held: Held, sequence: LaunchSequence, counters: Counters) -> None:
+    def __init__(self, held: DeviceResources, sequence: LaunchSequence, counters: Counters) -> None:
         self._held, self._sequence, self._counters = held, sequence, counters
 
     def __call__(self) -> None:
         """Enqueue it on the compute stream; counts as a launch. Raises KernelError."""
-        with Activation(self._held, KernelError):
+        with ContextGuard(self._held, KernelError):
             self._sequence.launch()
         self._counters.launches += 1
 
     def close(self) -> None:
         """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
         if self._sequence in self._held.sequences:
-            with Activation(self._held, DeviceError):
+            with ContextGuard(self._held, DeviceError):
                 self._held.sequences.remove(self._sequence)
                 self._sequence.clear()
 

@@ -28,7 +28,7 @@ def load_bindings() -> Any | None:
     return driver
 
 
-class Graph:
+class CudaGraph:
     """A captured sequence of launches and copies, replayed by one call. Its context must be current in every method."""
 
     def __init__(

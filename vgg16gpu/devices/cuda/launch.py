@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgg16gpu.devices.base import KernelResources, Transfer
-from vgg16gpu.devices.cuda.compiler import Unit
-from vgg16gpu.devices.cuda.graph import Graph, Signature
+from vgg16gpu.devices.cuda.compiler import CubinUnit
+from vgg16gpu.devices.cuda.graph import CudaGraph, Signature
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
@@ -28,7 +28,7 @@ MAX_BLOCK = (1024, 1024, 64)
 class BuiltKernel:
     """What is known of a loaded kernel. Its handle stays with its module; the driver has one per kernel."""
 
-    unit: Unit
+    unit: CubinUnit
     resources: KernelResources
     max_threads: int  # per block, from its registers and launch bounds
     signature: Signature | None
@@ -36,7 +36,7 @@ class BuiltKernel:
 
 
 @dataclass(frozen=True)
-class Launch:
+class CudaLaunch:
     """A step, resolved: what one prepared call needs."""
 
     name: str
@@ -54,15 +54,15 @@ class LaunchSequence:
 
     driver: Any  # pycuda.driver
     stream: Any  # pycuda.driver.Stream
-    launches: list[Launch]
+    launches: list[CudaLaunch]
     upload: Transfer | None = None
     download: Transfer | None = None
-    graph: Graph | None = None
+    graph: CudaGraph | None = None
 
     def make_graph(self, bindings: Any) -> None:
         """From now on `launch` is one call. Raises KernelError, naming the step that the driver refuses."""
         programmatic = [launch.programmatic for launch in self.launches]
-        self.graph = Graph(bindings, self.stream.handle, self._enqueue, programmatic)
+        self.graph = CudaGraph(bindings, self.stream.handle, self._enqueue, programmatic)
 
     def launch(self) -> None:
         """Enqueue all of it. Raises KernelError."""
@@ -104,7 +104,7 @@ def step_name(step: KernelLaunch) -> str:
 
 def resolve(
     step: KernelLaunch, function: Any, built: BuiltKernel, bases: Mapping[Arena, int], bindings: Any | None = None
-) -> Launch:
+) -> CudaLaunch:
     """The prepared launch of a step. Raises KernelError for arguments or a block that the kernel cannot take."""
     name = step_name(step)
     grid, block = _plain(step.grid), _plain(step.block)
@@ -119,7 +119,7 @@ def resolve(
         buffer = pack(name, packed, built.signature)
         function.prepare([f"{len(buffer)}s"] if buffer else [])
         arguments = (buffer,) if buffer else ()
-    return Launch(name, function, grid, block, arguments, int(step.shared), step.programmatic)
+    return CudaLaunch(name, function, grid, block, arguments, int(step.shared), step.programmatic)
 
 
 def pack(name: str, arguments: Sequence[bytes], signature: Signature) -> bytes:

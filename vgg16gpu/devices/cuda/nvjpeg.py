@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.devices.base import Bytes, Foreign
+from vgg16gpu.devices.base import ArrayInterop, Bytes
 from vgg16gpu.devices.cuda.host_memory import host_address
 from vgg16gpu.devices.cuda.probe import probe_driver
 from vgg16gpu.devices.picture_decoder import Place
@@ -43,14 +43,14 @@ _SAMPLING: Final = 0x22  # of that picture
 _FAR: Final = 4.0  # of 255, from libjpeg's luminance in the mean: then it is not the picture's
 
 
-class Way(NamedTuple):
+class DecodeBackend(NamedTuple):
     """A backend. number: as nvjpegBackend_t counts them."""
 
     name: str
     number: int
 
 
-WAYS: Final = (Way("hardware", 3), Way("CUDA", 2))  # the one that has libjpeg's bits first
+WAYS: Final = (DecodeBackend("hardware", 3), DecodeBackend("CUDA", 2))  # the one that has libjpeg's bits first
 
 
 class _Image(ctypes.Structure):
@@ -59,7 +59,7 @@ class _Image(ctypes.Structure):
     _fields_ = (("channel", ctypes.c_void_p * _CHANNELS), ("pitch", ctypes.c_size_t * _CHANNELS))
 
 
-class _Call:
+class _DecodeArguments:
     """What `nvjpegDecodeBatched` takes of files."""
 
     def __init__(self, files: Sequence[Bytes], places: Sequence[Place]) -> None:
@@ -101,7 +101,7 @@ class NvJpeg:
     making one takes most of a second. Raises DeviceError where none does.
     """
 
-    def __init__(self, library: Library, foreign: Foreign) -> None:
+    def __init__(self, library: Library, foreign: ArrayInterop) -> None:
         self._library, self._foreign = library, foreign
         problems = []
         for way in WAYS:
@@ -129,7 +129,7 @@ class NvJpeg:
         if made:
             made.close()
 
-    def _tried(self, way: Way) -> NvJpegDecoder:
+    def _tried(self, way: DecodeBackend) -> NvJpegDecoder:
         """A decoder that has decoded a picture; raises DeviceError unless one came out."""
         data, wanted = _sample()
         with ExitStack() as undo:
@@ -150,7 +150,7 @@ class NvJpeg:
 class NvJpegDecoder:
     """One decoder, on a stream of its own: `devices.picture_decoder.PictureDecoder`."""
 
-    def __init__(self, library: Library, foreign: Foreign, way: Way) -> None:
+    def __init__(self, library: Library, foreign: ArrayInterop, way: DecodeBackend) -> None:
         self._library, self._foreign = library, foreign
         self._handle = ctypes.c_void_p()
         self._states: dict[int, ctypes.c_void_p] = {}  # by sampling
@@ -168,7 +168,7 @@ class NvJpegDecoder:
         with self._foreign.current():
             try:
                 for sampling, members in _by_sampling(places):
-                    calls.append(_Call([files[i] for i in members], [places[i] for i in members]))
+                    calls.append(_DecodeArguments([files[i] for i in members], [places[i] for i in members]))
                     is_done = self._begin(sampling, calls[-1])
                     for i in members:
                         there[i] = is_done
@@ -186,7 +186,7 @@ class NvJpegDecoder:
             if handle:
                 self._library.nvjpegDestroy(handle)
 
-    def _begin(self, sampling: int, call: _Call) -> bool:
+    def _begin(self, sampling: int, call: _DecodeArguments) -> bool:
         """Enqueue the decoding of files of one sampling; whether nvJPEG takes them all."""
         stream = ctypes.c_void_p(self._stream)
         try:

@@ -4,12 +4,12 @@ from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.opening import KINDS, check_output, holds_all_outputs, open_results
 from vgg16gpu.io.results.reading import read_options, read_scores
 from vgg16gpu.io.results.record import RunRecord, list_digest, record_path
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 
 __all__ = [
     "KINDS",
     "Columns",
-    "Results",
+    "ResultWriter",
     "RunRecord",
     "check_output",
     "holds_all_outputs",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vgg16gpu.io.results.scan import Written
+from vgg16gpu.io.results.scan import WrittenState
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Appender:
         return self._state.rows
 
     @property
-    def written(self) -> Written:
+    def written(self) -> WrittenState:
         """Everything that is whole."""
-        return Written(self._state.start, self._state.checksum)
+        return WrittenState(self._state.start, self._state.checksum)
 
     def append(self, pieces: Sequence[bytes], rows_each: int = 1) -> None:
         """Write pieces of `rows_each` rows. Raises OSError; the whole pieces before the fault stay, in a file alone."""

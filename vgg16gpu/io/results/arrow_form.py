@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
 
@@ -54,7 +54,7 @@ class ArrowForm:
         self._labels = pa.array(labels if columns.top else [], pa.string())
         self._width = columns.width if columns.all_scores else 0
 
-    def batch(self, answers: Answers) -> bytes:
+    def batch(self, answers: PredictionBatch) -> bytes:
         """A message of a stream of Arrow with a row for each answer; what there is not is null."""
         import pyarrow as pa  # noqa: PLC0415 - optional
 
@@ -70,7 +70,7 @@ class ArrowForm:
         message: bytes = pa.RecordBatch.from_arrays(columns, schema=self.schema).serialize().to_pybytes()
         return message
 
-    def _lists(self, answers: Answers) -> Any:
+    def _lists(self, answers: PredictionBatch) -> Any:
         """All scores of each answer as a list; null where there is an error."""
         import pyarrow as pa  # noqa: PLC0415 - optional
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.scores import Scores
 
 RANK_COLUMNS: Final = ("class", "label", "score", "probability")
@@ -69,7 +69,7 @@ class Columns:
         }
 
 
-def checked(answers: Answers, columns: Columns) -> Answers:
+def checked(answers: PredictionBatch, columns: Columns) -> PredictionBatch:
     """The same answers; those with an error have NaN and no classes, whatever was computed. Raises InputError."""
     count = len(answers.names)
     shapes = {
@@ -90,7 +90,7 @@ def checked(answers: Answers, columns: Columns) -> Answers:
     return replace(answers, scores=scores, best=best, probabilities=probabilities)
 
 
-def best_scores(answers: Answers) -> Scores:
+def best_scores(answers: PredictionBatch) -> Scores:
     """(n, k) the scores of the best classes, NaN where there is none."""
     if not answers.best.size:
         return np.empty(answers.best.shape, np.float32)

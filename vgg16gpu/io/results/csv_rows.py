@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results.columns import Columns, best_scores
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
 
@@ -40,7 +40,7 @@ class CsvForm:
         rank = rb",[0-9]*,%b,%b,%b" % (_TEXT.replace(b"(", b"(?:", 1), _NUMBER, _NUMBER)
         self._head = re.compile(rb"%b,%b(?:%b){%d}" % (_TEXT, _TEXT, rank, columns.top))
 
-    def rows(self, answers: Answers) -> list[bytes]:
+    def rows(self, answers: PredictionBatch) -> list[bytes]:
         """A line for each answer."""
         columns = [list(map(_quoted, answers.names)), list(map(_quoted, answers.errors))]
         scores = best_scores(answers)

@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
@@ -50,7 +50,7 @@ class JsonlForm:
         )
         self._head = re.compile(rb"\{" + b", ".join(parts))
 
-    def rows(self, answers: Answers) -> list[bytes]:
+    def rows(self, answers: PredictionBatch) -> list[bytes]:
         """A line for each answer."""
         errors = [quoted(error) if error else NULL for error in answers.errors]
         columns = [list(map(quoted, answers.names)), errors]

@@ -14,7 +14,7 @@ from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
 from vgg16gpu.io.results.record import RunRecord, record_path
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 from vgg16gpu.io.results.text_results import StandardOutput, TextFile, standard_output, text_form
 from vgg16gpu.io.results.whole_results import WholeFile
 from vgg16gpu.io.shown import ending, printable
@@ -65,7 +65,7 @@ def open_results(
     *,
     resume: bool = False,
     form: str | None = None,
-) -> Results:
+) -> ResultWriter:
     """Where answers go; nothing is written, and an older file stays, before the first of them.
 
     `run`, or what it returns, is the record of .csv, .jsonl and .parquet; it is not called for other files. With

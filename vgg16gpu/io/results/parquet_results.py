@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import atomic_writer, target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.arrow_form import (
@@ -27,7 +27,7 @@ from vgg16gpu.io.results.arrow_form import (
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
 from vgg16gpu.io.results.record import RecordFile, RunRecord, refuse_other_run
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 
 _GROUP_SIZE: Final = 32 << 20  # bytes of a row group, about; memory holds one at a time
 _MOST_ROWS: Final = 1 << 16  # of a group
@@ -39,7 +39,7 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-class ParquetFile(Results):
+class ParquetFile(ResultWriter):
     """A .parquet file. Each block of answers is in FILE.partial when `write` returns."""
 
     def __init__(self, path: Path, columns: Columns, run: RunRecord, lock: OutputLock, *, resume: bool) -> None:
@@ -60,14 +60,14 @@ class ParquetFile(Results):
             self._read_whole(run.inputs)
 
     def _finish(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         if self._file.rows:
             self._convert()
             self._file.finish()
             self._partial.unlink(missing_ok=True)
 
     def _close(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         try:
             self._file.settle()
             if self._file.rows and self._file.is_changed and not self._has_failed:
@@ -75,7 +75,7 @@ class ParquetFile(Results):
         finally:
             self._file.close()
 
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         if self._is_whole:
             raise InputError(_no_partial(self._path, len(self.done), self._partial))
         self._file.append([self._form.batch(answers)], len(answers.names))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.io.answers import Answers, Array
+from vgg16gpu.io.answers import Array, PredictionBatch
 from vgg16gpu.io.results.appending import Appender
 from vgg16gpu.io.results.jsonl_rows import FINITE, quoted
 from vgg16gpu.io.results.number_texts import row_texts
@@ -37,7 +37,7 @@ class Part(ABC):
         """Whole ones."""
         return self._appender.rows
 
-    def write(self, answers: Answers) -> None:
+    def write(self, answers: PredictionBatch) -> None:
         """A row for each answer. Raises OSError, and the whole ones before the fault stay."""
         if self._header and not self._appender.written.size:
             self._appender.append([self._header], rows_each=0)
@@ -57,14 +57,14 @@ class Part(ABC):
         appender.settle()
 
     @abstractmethod
-    def _rows(self, answers: Answers) -> Sequence[bytes]:
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
         """What to append."""
 
 
 class TextPart(Part):
     """White-space separated numbers, a line a row; NaN is nan."""
 
-    def _rows(self, answers: Answers) -> Sequence[bytes]:
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
         rows = row_texts(answers.scores.reshape(len(answers.names), -1), " ", _AS_THEY_ARE)
         return [f"{row}\n".encode() for row in rows]
 
@@ -78,7 +78,7 @@ class JsonPart(Part):
         self._template = _nested(shape) if len(shape) != 1 else None
         self._is_ended = False
 
-    def _rows(self, answers: Answers) -> Sequence[bytes]:
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
         lists = self._lists(answers.scores.reshape(len(answers.names), -1))
         pairs = zip(answers.names, lists, strict=True)
         objects = [f'{{"input": {quoted(name)}, "scores": {scores}}}' for name, scores in pairs]
@@ -107,7 +107,7 @@ class ArrayPart(Part):
         self._row_size = rows.dtype.itemsize * math.prod(self._shape)
         super().__init__(path, array_header(self._dtype, (0, *self._shape)))
 
-    def _rows(self, answers: Answers) -> Sequence[bytes]:
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
         array = (answers.scores, *answers.others)[self._output]
         data = np.ascontiguousarray(array, self._dtype).tobytes()
         return [data[i : i + self._row_size] for i in range(0, len(data), self._row_size)]

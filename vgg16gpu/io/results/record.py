@@ -29,7 +29,7 @@ from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
 from vgg16gpu.io.foreign.lines import NotReadError
 from vgg16gpu.io.results.columns import Columns
-from vgg16gpu.io.results.scan import Written
+from vgg16gpu.io.results.scan import WrittenState
 from vgg16gpu.io.shown import shown
 
 _END_NBYTES: Final = 1 << 16
@@ -88,7 +88,7 @@ class RecordFile:
         self._started = _now()
         self._replaces: Any = None  # as `read` finds it
 
-    def read(self) -> Written | None:
+    def read(self) -> WrittenState | None:
         """Take up the record of an interrupted run; in which state it left the file, if it says so.
 
         Raises InputError when there is none, it is broken, or it is of another run.
@@ -98,7 +98,9 @@ class RecordFile:
             identity, self._started = content["run"], str(content["started"])
             self.is_finished = content["finished"] is not None
             self._replaces = content.get("replaces")
-            written = Written(int(content["bytes"]), int(content["crc32"])) if content["bytes"] is not None else None
+            written = (
+                WrittenState(int(content["bytes"]), int(content["crc32"])) if content["bytes"] is not None else None
+            )
         except NotReadError as error:
             if not error.is_missing:
                 raise
@@ -122,7 +124,7 @@ class RecordFile:
         """Whether `file` is, by the record that was read, what the run was about to replace, and not the run's own."""
         return self._replaces is not None and self._replaces == _fingerprint(file)
 
-    def leave(self, rows: int, written: Written, *, finished: bool) -> None:
+    def leave(self, rows: int, written: WrittenState, *, finished: bool) -> None:
         """Say how the file is left. Raises ModelError when that cannot be written."""
         with atomic_writer(self.path) as stream:
             stream.write(self._content(rows, written, _now() if finished else None))
@@ -130,7 +132,7 @@ class RecordFile:
     def _content(
         self,
         rows: int | None = None,
-        written: Written | None = None,
+        written: WrittenState | None = None,
         finished: str | None = None,
         replaces: Mapping[str, int] | None = None,
     ) -> bytes:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from vgg16gpu.errors import Error, InputError, ModelError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.columns import Columns, checked
 from vgg16gpu.io.shown import printable
@@ -17,7 +17,7 @@ from vgg16gpu.io.shown import printable
 _log = logging.getLogger(__name__)
 
 
-class Results(ABC):
+class ResultWriter(ABC):
     """Where answers go. As a context it is closed at its end; that leaves the rows so far unless `finish` was called.
 
     One thread at a time may use it.
@@ -53,7 +53,7 @@ class Results(ABC):
                 )
             self._skipped += 1
 
-    def write(self, answers: Answers) -> None:
+    def write(self, answers: PredictionBatch) -> None:
         """Write a row for each input.
 
         Raises ModelError when that fails, and InputError for answers of another form or while `done` is not skipped.
@@ -92,7 +92,7 @@ class Results(ABC):
         """What `close` does while nobody else may write the file."""
 
     @abstractmethod
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         """At least one row."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.shown import printable, shown
 
 _REMEDY = "repeat the run without --resume to replace the file, or name another"
@@ -20,7 +20,7 @@ class TextForm(Protocol):
     header: bytes
     longest: int  # bytes of a row that can be
 
-    def rows(self, answers: Answers) -> list[bytes]:
+    def rows(self, answers: PredictionBatch) -> list[bytes]:
         """A line for each answer."""
 
     def is_row(self, line: bytes) -> bool:
@@ -34,7 +34,7 @@ class TextForm(Protocol):
 
 
 @dataclass
-class Found:
+class FoundRows:
     """Rows that are there: the names of their inputs, how many have an error, the bytes up to the end of the last."""
 
     names: list[str] = field(default_factory=list)
@@ -44,14 +44,14 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenState:
     """The state that a run left a file in: so many bytes with this checksum. More may have been written since."""
 
     size: int
     checksum: int
 
 
-def scan_rows(stream: BinaryIO, form: TextForm, path: str, written: Written | None = None) -> Found:
+def scan_rows(stream: BinaryIO, form: TextForm, path: str, written: WrittenState | None = None) -> FoundRows:
     """Read a file from its beginning, a row at a time; what is behind `size` is a row torn by a kill.
 
     Raises InputError where it is not what a run with these columns writes: another header, a row that is none, bytes
@@ -60,12 +60,12 @@ def scan_rows(stream: BinaryIO, form: TextForm, path: str, written: Written | No
     header = stream.read(len(form.header))
     if header != form.header:
         if form.header.startswith(header):  # torn itself
-            return Found()
+            return FoundRows()
         raise InputError(
             f"'{path}' begins with {shown(header[:60].decode(errors='replace'))}, not as this run would write it; the "
             f"columns are others, or an editor changed the file: {_REMEDY}"
         )
-    found = Found(size=len(header), checksum=zlib.crc32(header))
+    found = FoundRows(size=len(header), checksum=zlib.crc32(header))
     for row in _rows(stream, form, path):
         if not (row.endswith(b"\n") and form.is_row(row)):
             if not form.may_be_torn(row):
@@ -77,7 +77,7 @@ def scan_rows(stream: BinaryIO, form: TextForm, path: str, written: Written | No
         found.names.append(head[0])
         found.unanswered += head[1]
         before, found.size, found.checksum = found.size, found.size + len(row), zlib.crc32(row, found.checksum)
-        if written and before < written.size <= found.size and Written(found.size, found.checksum) != written:
+        if written and before < written.size <= found.size and WrittenState(found.size, found.checksum) != written:
             raise InputError(f"'{path}' has been changed since the run wrote it, in one of its rows: {_REMEDY}")
     return found
 
@@ -98,7 +98,7 @@ def _rows(stream: BinaryIO, form: TextForm, path: str) -> Iterator[bytes]:
         yield row
 
 
-def _no_row(path: str, found: Found, row: bytes) -> InputError:
+def _no_row(path: str, found: FoundRows, row: bytes) -> InputError:
     begin = printable(row[:60].decode(errors="surrogateescape"))
     return InputError(
         f"row {len(found.names) + 1:,} of '{path}' is none that this run would write: '{begin}'; "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.appending import Appender
@@ -18,7 +18,7 @@ from vgg16gpu.io.results.csv_rows import CsvForm
 from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
 from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.record import RecordFile, RunRecord
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 from vgg16gpu.io.results.scan import TextForm, scan_rows
 
 
@@ -27,7 +27,7 @@ def text_form(kind: str, columns: Columns) -> TextForm:
     return CsvForm(columns) if kind == "csv" else JsonlForm(columns)
 
 
-class TextFile(Results):
+class TextFile(ResultWriter):
     """A .csv or .jsonl file. Each block of answers is in it when `write` returns."""
 
     def __init__(
@@ -43,14 +43,14 @@ class TextFile(Results):
             self._go_on(target)
 
     def _finish(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         self._file.finish()
 
     def _close(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         self._file.close()
 
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         self._file.append(self._form.rows(answers))
 
     def _go_on(self, target: Path) -> None:
@@ -72,7 +72,7 @@ class TextFile(Results):
         self._file.go_on(descriptor, found.size, found.checksum, len(found.names))
 
 
-class StandardOutput(Results):
+class StandardOutput(ResultWriter):
     """Rows to standard output; nothing else may be written there. There is no record and no --resume."""
 
     def __init__(self, form: TextForm, columns: Columns) -> None:
@@ -89,7 +89,7 @@ class StandardOutput(Results):
     def _close(self) -> None:
         """Everything is written already."""
 
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         rows = self._form.rows(answers)
         try:
             if not self._is_begun and self._form.header:

@@ -16,18 +16,18 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import atomic_writer, target_of, write_error
 from vgg16gpu.io.foreign.outputs import OutputLock, temporary_path
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.parts import ArrayPart, JsonPart, Part, TextPart, array_header
-from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.results import ResultWriter
 
 _NAMES_AT_A_TIME: Final = 4096
 _COPIED_AT_A_TIME: Final = 1 << 20  # bytes
 
 
-class WholeFile(Results):
+class WholeFile(ResultWriter):
     """A .npy, .npz, .txt or .json file."""
 
     def __init__(self, path: Path, columns: Columns, kind: str, lock: OutputLock) -> None:
@@ -40,7 +40,7 @@ class WholeFile(Results):
         self._temporaries: list[Path] = []  # each named before it is there, for signals come at any time
 
     def _finish(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         try:
             if self._parts:
                 self._assemble()
@@ -50,10 +50,10 @@ class WholeFile(Results):
         self._drop()  # not after a signal: `close` tries again
 
     def _close(self) -> None:
-        """See Results."""
+        """See ResultWriter."""
         self._finish()
 
-    def _write(self, answers: Answers) -> None:
+    def _write(self, answers: PredictionBatch) -> None:
         try:
             if not self._parts:
                 self._begin(answers)
@@ -63,7 +63,7 @@ class WholeFile(Results):
         except OSError as error:
             raise self._failure(error) from error
 
-    def _begin(self, answers: Answers) -> None:
+    def _begin(self, answers: PredictionBatch) -> None:
         arrays = (answers.scores, *(answers.others if self._kind == "npz" else ()))
         for output, array in enumerate(arrays):
             path = temporary_path(self._target)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loading.job import Job, Names, read_job
-from vgg16gpu.pictures.loading.messages import Ended, slot_line
+from vgg16gpu.pictures.loading.job import LoaderJob, Names, read_job
+from vgg16gpu.pictures.loading.messages import LoaderEnded, slot_line
 from vgg16gpu.pictures.loading.pace import SWITCHING, Pace, Seconds
-from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.worker import Worker
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
+from vgg16gpu.pictures.loading.worker import DecodeThread
 from vgg16gpu.pictures.slots import Closed, Slot
 
 NUMBER_NBYTES: Final = 8  # of a file in the pipe
@@ -32,22 +32,24 @@ def main() -> None:
     """Run as `processes.py` starts it: with the descriptors of the job, the ring, the files and the answers."""
     job, memory, free, files, answers = map(int, sys.argv[1:])
     sys.setswitchinterval(SWITCHING)
-    child = Child(*read_job(job), (memory, free, None), files, answers)
+    child = LoaderChild(*read_job(job), (memory, free, None), files, answers)
     try:
         child.run()
     except BrokenPipeError:  # nobody wants the answers any more
         return
 
 
-class Child:
+class LoaderChild:
     """The threads of this process: `worker.Loading`."""
 
-    def __init__(self, job: Job, names: Names, ring: tuple[int, int, int | None], files: int, answers: int) -> None:
+    def __init__(
+        self, job: LoaderJob, names: Names, ring: tuple[int, int, int | None], files: int, answers: int
+    ) -> None:
         """files, answers: descriptors; the first does not wait."""
         self.files: Sequence[str] = names
         self.listing = Listing(())
         self.spec, self.first = job.spec, job.first
-        self.ring = SharedRing(job.nbytes, job.count, job.rows, job.room_nbytes, ring)
+        self.ring = SharedBufferPool(job.nbytes, job.count, job.rows, job.room_nbytes, ring)
         self._job, self._from, self._to = job, files, answers
         self._lock = threading.Lock()
         self._pace = Pace()
@@ -62,7 +64,7 @@ class Child:
             thread.join()
         if self._error:
             raise self._error
-        self._send(Ended(self._decoded, len(self._threads), self._seconds).line())
+        self._send(LoaderEnded(self._decoded, len(self._threads), self._seconds).line())
 
     def submit(self, slot: Slot) -> None:
         """See Loading."""
@@ -73,7 +75,7 @@ class Child:
         if len(self._threads) < self._job.threads and self._pace.is_slow(wall, is_waited_for=True):
             self._begin(self._job.threads - len(self._threads))
 
-    def wait_for_turn(self, worker: Worker, index: int) -> None:  # noqa: ARG002 - as Loading has it
+    def wait_for_turn(self, worker: DecodeThread, index: int) -> None:  # noqa: ARG002 - as Loading has it
         """Only files of numbers wait, and these come to no child."""
         raise RuntimeError(f"'{self.files[index]}' waits for its turn; files of numbers are not loaded by processes")
 
@@ -86,7 +88,7 @@ class Child:
     def _work(self) -> None:
         worker = None
         try:
-            worker = Worker(self)
+            worker = DecodeThread(self)
             while numbers := self._next(worker):
                 for number in numbers:
                     worker.load(number)
@@ -105,7 +107,7 @@ class Child:
                 self._seconds.add(worker.seconds)
                 self._decoded += worker.decoded
 
-    def _next(self, worker: Worker) -> list[int]:
+    def _next(self, worker: DecodeThread) -> list[int]:
         """The numbers of the files that are next; none at the end. Waits for them."""
         while True:
             try:

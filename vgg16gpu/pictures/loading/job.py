@@ -20,7 +20,7 @@ _ORDER: Final = "little"
 
 
 @dataclass(frozen=True)
-class Job:
+class LoaderJob:
     """For each process the same. threads: in it; where it `begins_alone` one begins, as `Loader` says.
 
     nbytes, count, rows, room_nbytes: of the ring. first: of all files, the (file, sample) to begin with.
@@ -70,7 +70,7 @@ class Names(Sequence[str]):
         return os.fsdecode(self._data[self._ends[index] : self._ends[index + 1]].tobytes())
 
 
-def read_job(descriptor: int) -> tuple[Job, Names]:
+def read_job(descriptor: int) -> tuple[LoaderJob, Names]:
     """What `written` wrote, for as long as this process runs."""
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     length, count = (int.from_bytes(data[i * _HEAD : (i + 1) * _HEAD], _ORDER) for i in range(2))
@@ -84,4 +84,4 @@ def read_job(descriptor: int) -> tuple[Job, Names]:
     )
     fields["first"] = tuple(fields["first"])
     ends = np.frombuffer(data, np.int64, count + 1, start)
-    return Job(spec=spec, **fields), Names(data[start + 8 * (count + 1) :], ends)
+    return LoaderJob(spec=spec, **fields), Names(data[start + 8 * (count + 1) :], ends)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Pace, Seconds
-from vgg16gpu.pictures.loading.worker import Worker
-from vgg16gpu.pictures.slots import Closed, Ring, Row, Slot
+from vgg16gpu.pictures.loading.worker import DecodeThread
+from vgg16gpu.pictures.slots import BufferPool, Closed, SampleRow, Slot
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
@@ -45,7 +45,7 @@ class Loader:
         self,
         listing: Listing,
         spec: InputSpec,
-        ring: Ring,
+        ring: BufferPool,
         threads: int,
         first: tuple[int, int] = (0, 0),
         window: int = WINDOW,
@@ -124,7 +124,7 @@ class Loader:
             if self._waiting:
                 self._changed.notify_all()
 
-    def again(self, rows: Iterable[Row]) -> None:
+    def again(self, rows: Iterable[SampleRow]) -> None:
         """Read and decode these once more: what was to compute them has failed. Of a loader that `takes_back`."""
         samples: dict[int, set[int]] = {}
         for row in rows:
@@ -146,7 +146,7 @@ class Loader:
     def _work(self) -> None:
         worker = None
         try:
-            worker = Worker(self)
+            worker = DecodeThread(self)
             while (piece := self._next(worker)) is not None:
                 worker.load(piece) if isinstance(piece, int) else worker.load_again(*piece)
             worker.flush()
@@ -160,7 +160,7 @@ class Loader:
                 self.decoded += worker.decoded
             self._leave()
 
-    def _next(self, worker: Worker) -> int | _Again | None:
+    def _next(self, worker: DecodeThread) -> int | _Again | None:
         """The number of the file that is next, or what is to be read again; None at the end.
 
         Waits while too many files are not answered.
@@ -186,7 +186,7 @@ class Loader:
             return not self._takes_back or self._answered == len(self.files)
         return self._position - self._answered < self._window
 
-    def wait_for_turn(self, worker: Worker, index: int) -> None:
+    def wait_for_turn(self, worker: DecodeThread, index: int) -> None:
         """Until every file before this one has its answers; what of them is to be read again is read meanwhile."""
         while True:
             self._wait(worker, lambda: self._answered == index or bool(self._again))
@@ -196,7 +196,7 @@ class Loader:
                 piece = self._again.popleft()
             worker.load_again(*piece)
 
-    def _wait(self, worker: Worker, is_over: Callable[[], bool]) -> None:
+    def _wait(self, worker: DecodeThread, is_over: Callable[[], bool]) -> None:
         worker.flush()  # what lies there may be what everybody waits for
         start = time.perf_counter()
         with self._lock:

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vgg16gpu.pictures.loading.pace import Seconds
-from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.slots import Failure, Row, Slot
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
+from vgg16gpu.pictures.slots import Failure, SampleRow, Slot
 
 
 @dataclass(frozen=True)
-class Ended:
+class LoaderEnded:
     """A process is done. decoded: pictures; threads: that have begun."""
 
     decoded: int
@@ -32,15 +32,15 @@ def slot_line(slot: Slot) -> bytes:
     return _line([slot.number, slot.used, slot.needed, rows, failures, slot.ends])
 
 
-def read_line(line: bytes, ring: SharedRing, files: Sequence[str]) -> Slot | Ended:
+def read_line(line: bytes, ring: SharedBufferPool, files: Sequence[str]) -> Slot | LoaderEnded:
     """What was sent."""
     told: Any = json.loads(line)
     if isinstance(told, dict):
-        return Ended(told["decoded"], told["threads"], Seconds(**told["seconds"]))
+        return LoaderEnded(told["decoded"], told["threads"], Seconds(**told["seconds"]))
     number, used, needed, rows, failures, ends = told
     slot = ring.slot(number)
     slot.used, slot.needed = used, needed
-    slot.rows = [Row(file, 0, files[file], *places) for file, *places in rows]
+    slot.rows = [SampleRow(file, 0, files[file], *places) for file, *places in rows]
     slot.failures = [Failure(file, 0, files[file], problem) for file, problem in failures]
     slot.ends = [(file, count) for file, count in ends]
     return slot

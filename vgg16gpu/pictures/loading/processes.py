@@ -19,12 +19,12 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.child import NUMBER_NBYTES, ORDER
-from vgg16gpu.pictures.loading.job import Job
+from vgg16gpu.pictures.loading.job import LoaderJob
 from vgg16gpu.pictures.loading.loader import THREADS_EACH, WINDOW, Loader
-from vgg16gpu.pictures.loading.messages import Ended, read_line
-from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.pictures.loading.messages import LoaderEnded, read_line
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
 from vgg16gpu.pictures.loading.start import how_it_ended, start_child
-from vgg16gpu.pictures.loading.worker import Worker
+from vgg16gpu.pictures.loading.worker import DecodeThread
 from vgg16gpu.pictures.slots import Closed, Slot
 
 _HERE: Final = 8  # files that are loaded here at most, until one of them is a picture
@@ -44,7 +44,7 @@ class ProcessLoader(Loader):
         self,
         listing: Listing,
         spec: InputSpec,
-        ring: SharedRing,
+        ring: SharedBufferPool,
         threads: int,
         first: tuple[int, int] = (0, 0),
         window: int = WINDOW,
@@ -118,9 +118,9 @@ class ProcessLoader(Loader):
         """See Loader: of what is loaded here."""
         self._take(slot, len(slot.ends) if self._counts_here else 0)
 
-    def _job(self, threads: int) -> Job:
+    def _job(self, threads: int) -> LoaderJob:
         ring = self._shared
-        return Job(
+        return LoaderJob(
             self.spec, ring.nbytes, ring.count, ring.rows, ring.room_nbytes, threads, self._begins_alone, self.first
         )
 
@@ -144,7 +144,7 @@ class ProcessLoader(Loader):
 
     def _work(self) -> None:
         """Load the first files, then what is asked for `again`."""
-        worker = Worker(self)
+        worker = DecodeThread(self)
         try:
             self._load_first(worker)
             while piece := self._next_again():
@@ -161,7 +161,7 @@ class ProcessLoader(Loader):
             self.decoded += worker.decoded
             self._leave()
 
-    def _load_first(self, worker: Worker) -> None:
+    def _load_first(self, worker: DecodeThread) -> None:
         position = self.first[0]
         most = min(position + _HERE, len(self.files))
         while position < most and not self._has_row:
@@ -208,12 +208,12 @@ class ProcessLoader(Loader):
 
     def _hear(self, child: subprocess.Popen[bytes], answers: int) -> None:
         """What a process says, until it ends."""
-        ended: Ended | None = None
+        ended: LoaderEnded | None = None
         try:
             with os.fdopen(answers, "rb") as lines:
                 for line in lines:
                     told = read_line(line, self._shared, self.files)
-                    if isinstance(told, Ended):
+                    if isinstance(told, LoaderEnded):
                         ended = told
                     else:
                         self._take(told, len(told.ends))

@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.pictures.slots import Bytes, Closed, Ring, Slot
+from vgg16gpu.pictures.slots import BufferPool, Bytes, Closed, Slot
 
 _NUMBER_NBYTES: Final = 4
 _ORDER: Final = "little"
 
 
-class SharedRing(Ring):
+class SharedBufferPool(BufferPool):
     """A ring whose slots lie in a memory file.
 
     takes_pictures: from the start, as a device is to resize; only threads of this process may learn it later.
@@ -52,7 +52,7 @@ class SharedRing(Ring):
         self._buffer = pinned(self.nbytes * self.count)
 
     def take(self) -> Slot:
-        """See Ring. Other processes may take slots, too."""
+        """See BufferPool. Other processes may take slots, too."""
         if not (number := os.read(self.numbers, _NUMBER_NBYTES)):
             raise Closed
         return self.slot(int.from_bytes(number, _ORDER))
@@ -64,7 +64,7 @@ class SharedRing(Ring):
         return slot
 
     def close(self) -> None:
-        """See Ring; in all processes. Safe to call twice."""
+        """See BufferPool; in all processes. Safe to call twice."""
         with self._lock:
             back, self._back = self._back, None
         if back is not None:

@@ -13,7 +13,7 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, each_sample
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Seconds
-from vgg16gpu.pictures.slots import Failure, Ring, Row, Slot, aligned
+from vgg16gpu.pictures.slots import BufferPool, Failure, SampleRow, Slot, aligned
 
 
 class Loading(Protocol):
@@ -32,7 +32,7 @@ class Loading(Protocol):
         """What a sample is."""
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> BufferPool:
         """Where slots come from."""
 
     @property
@@ -45,18 +45,18 @@ class Loading(Protocol):
     def has_loaded(self, wall: float) -> None:
         """A thread has put a picture into its slot, in so many seconds."""
 
-    def wait_for_turn(self, worker: Worker, index: int) -> None:
+    def wait_for_turn(self, worker: DecodeThread, index: int) -> None:
         """Until every file before this one has its answers."""
 
 
-class _Place(NamedTuple):
+class _Reservation(NamedTuple):
     """Where bytes lie that no row tells of yet."""
 
     slot: Slot
     offset: int
 
 
-class Worker:
+class DecodeThread:
     """What one thread has in hand."""
 
     def __init__(self, loading: Loading) -> None:
@@ -123,7 +123,7 @@ class Worker:
             self._fail(index, 0, file, str(error))
         self._current().ends.append((index, 1))
 
-    def _read(self, index: int, file: str) -> tuple[bytes, _Place | None]:
+    def _read(self, index: int, file: str) -> tuple[bytes, _Reservation | None]:
         """A file's bytes, and where in a slot they lie already, if the device may decode it."""
         contents, slot = self._loader.listing.contents, self._slot
         if contents is not None:
@@ -131,10 +131,10 @@ class Worker:
         if self._ring.room_nbytes and slot:
             rest = slot.buffer[slot.used :]
             if (nbytes := self._decoder.read_into(file, rest)) is not None:
-                return rest[:nbytes].tobytes(), _Place(slot, slot.used)
+                return rest[:nbytes].tobytes(), _Reservation(slot, slot.used)
         return self._decoder.read(file), None
 
-    def _place_picture(self, index: int, file: str, data: bytes, place: _Place | None) -> None:
+    def _place_picture(self, index: int, file: str, data: bytes, place: _Reservation | None) -> None:
         decoder, ring = self._decoder, self._ring
         if ring.room_nbytes and self._place_file(index, file, data, place):
             return
@@ -144,11 +144,11 @@ class Worker:
             if nbytes <= ring.nbytes:
                 slot = self._with_room("uint8", nbytes)
                 if decoder.decode_into(data, slot.rest(nbytes)):
-                    self._add(slot, Row(index, 0, file, slot.used, height, width), nbytes)
+                    self._add(slot, SampleRow(index, 0, file, slot.used, height, width), nbytes)
                     return
         self._place(index, 0, file, decoder.fitted(data, file))
 
-    def _place_file(self, index: int, file: str, data: bytes, place: _Place | None) -> bool:
+    def _place_file(self, index: int, file: str, data: bytes, place: _Reservation | None) -> bool:
         """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
         if (shape := decoder.file_shape(data)) is None:
@@ -159,7 +159,7 @@ class Worker:
         slot = self._with_room("uint8", len(data), needed)
         if place != (slot, slot.used):  # a full slot has gone, and may be back, empty
             slot.rest(len(data))[:] = np.frombuffer(data, np.uint8)
-        self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
+        self._add(slot, SampleRow(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
 
     def _load_numbers(self, index: int, file: str) -> None:
@@ -194,7 +194,7 @@ class Worker:
             array = np.moveaxis(array, -1, 0)
         slot = self._with_room(array.dtype.name, array.nbytes)
         slot.rest(array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._add(slot, Row(index, sample, name, slot.used), array.nbytes)
+        self._add(slot, SampleRow(index, sample, name, slot.used), array.nbytes)
 
     def _fail(self, index: int, sample: int, name: str, problem: str) -> None:
         self._current().failures.append(Failure(index, sample, name, problem))
@@ -216,7 +216,7 @@ class Worker:
         slot.element_type = element_type
         return slot
 
-    def _add(self, slot: Slot, row: Row, nbytes: int, needed: int | None = None) -> None:
+    def _add(self, slot: Slot, row: SampleRow, nbytes: int, needed: int | None = None) -> None:
         slot.rows.append(row)
         slot.used += nbytes
         slot.needed += aligned(nbytes) if needed is None else needed

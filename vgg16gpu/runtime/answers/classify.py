@@ -16,14 +16,14 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import expects_gpu, open_device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
-from vgg16gpu.runtime.answers.folder import Folder, default_batch
+from vgg16gpu.runtime.answers.folder import FilePipeline, default_batch
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.engine import Engine
 
@@ -95,7 +95,7 @@ def classify(
     listing = list_files(paths_of(paths), recursive=recursive)
     spec = spec_of(graph.input, sample, wanted)
     on_device = decodes_on_device(decode, device, spec)
-    with Folder(listing, spec, workers, decodes_on_device=on_device, for_gpu=expects_gpu(device)) as folder:
+    with FilePipeline(listing, spec, workers, decodes_on_device=on_device, for_gpu=expects_gpu(device)) as folder:
         folder.require_one()
         opened = open_device(device)
         kind = opened.device.facts.kind
@@ -185,13 +185,13 @@ def class_names_of(model: Model, engine: Answering, given: Sequence[str] | None)
     return given
 
 
-def named(stream: Iterable[Answers], names: Sequence[str]) -> Iterator[Answer]:
+def named(stream: Iterable[PredictionBatch], names: Sequence[str]) -> Iterator[Answer]:
     """Each answer of a stream by itself, with the names of its classes."""
     for answers in stream:
         yield from _each(answers, names)
 
 
-def _each(answers: Answers, names: Sequence[str]) -> Iterator[Answer]:
+def _each(answers: PredictionBatch, names: Sequence[str]) -> Iterator[Answer]:
     for i, name in enumerate(answers.names):
         scores = answers.scores[i]
         pairs = zip(answers.best[i].tolist(), answers.probabilities[i].tolist(), strict=True)

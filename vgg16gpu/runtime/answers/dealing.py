@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.slots import Closed, Ring, Row, Slot
-from vgg16gpu.runtime.answers.rows import Heard
+from vgg16gpu.pictures.slots import BufferPool, Closed, SampleRow, Slot
+from vgg16gpu.runtime.answers.rows import FileEvents
 from vgg16gpu.runtime.closing import Closing
 
 
-class Dealer(Closing):
+class WorkQueue(Closing):
     """Deals the slots of a loader that `takes_back`. Close it once the loader is closed."""
 
     def __init__(self, loader: Loader, count: int) -> None:
@@ -28,11 +28,11 @@ class Dealer(Closing):
         self._slots: deque[Slot] = deque()
         self._error: BaseException | None = None
         self._has_ended = False
-        self.hands = [Hand(self) for _ in range(count)]
+        self.hands = [Consumer(self) for _ in range(count)]
         self._thread = threading.Thread(target=self._deal, name="vgg16gpu-deal")
         self._thread.start()
 
-    def take(self, hand: Hand) -> Slot | None:
+    def take(self, hand: Consumer) -> Slot | None:
         """The next slot; None where a hand is to compute what it has (see Loader). Raises Closed at the end."""
         with self._lock:
             while True:
@@ -78,18 +78,18 @@ class Dealer(Closing):
             self._changed.notify_all()
 
 
-class Hand:
+class Consumer:
     """The slots of one engine, as a loader gives them; iterate over it once.
 
     Two threads may use it: who takes slots and who computes them.
     is_asked: whether all that it has is to be computed, as nothing comes before that is answered.
     """
 
-    def __init__(self, dealer: Dealer) -> None:
+    def __init__(self, dealer: WorkQueue) -> None:
         self._dealer = dealer
         self.is_asked = self.is_closed = False
         self._lock = threading.Lock()
-        self._rows: dict[tuple[int, int], Row] = {}  # that are not computed
+        self._rows: dict[tuple[int, int], SampleRow] = {}  # that are not computed
         self._slots: dict[int, Slot] = {}  # all that were ever here, by identity
         self._unheard: dict[int, Slot] = {}  # of these, what they say beside their rows is still to be told
 
@@ -99,7 +99,7 @@ class Hand:
         return self._dealer.loader.spec
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> BufferPool:
         """Where slots go back to."""
         return self._dealer.loader.ring
 
@@ -118,9 +118,9 @@ class Hand:
             self._slots[id(slot)] = self._unheard[id(slot)] = slot
             self._rows.update({(row.file, row.sample): row for row in slot.rows})
 
-    def heard(self, slot: Slot) -> Heard:
+    def heard(self, slot: Slot) -> FileEvents:
         """What a slot says beside its rows, which the caller tells now."""
-        heard = Heard(slot.failures, slot.ends)
+        heard = FileEvents(slot.failures, slot.ends)
         with self._lock:
             del self._unheard[id(slot)]
         self.done((failure.file, failure.sample) for failure in heard.failures)
@@ -137,7 +137,7 @@ class Hand:
         self.is_closed = True
         self._dealer.wake()
 
-    def hand_back(self) -> list[Heard]:
+    def hand_back(self) -> list[FileEvents]:
         """Let others do what is not computed: once closed, and when nobody reads a slot of it.
 
         What its slots say beside their rows, and nobody has told.

@@ -21,7 +21,7 @@ from typing import Final, Protocol, Self, TypeAlias
 
 from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.slots import Closed, Ring, Room, Slot
+from vgg16gpu.pictures.slots import BufferPool, Closed, DeviceBuffer, Slot
 from vgg16gpu.runtime.answers.file_decoding import FileDecoding
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
@@ -44,7 +44,7 @@ class Slots(Protocol):
         """What a sample is."""
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> BufferPool:
         """Where slots go back to."""
 
     def __iter__(self) -> Iterator[Slot | None]:
@@ -137,7 +137,7 @@ class DeviceDecoding(Closing):
                     self._out.put(slot)
                 else:
                     address = self._rooms.take()
-                    slot.room = Room(address, partial(self._rooms.give_back, address))
+                    slot.room = DeviceBuffer(address, partial(self._rooms.give_back, address))
                     self._out.put(self._threads.submit(self._decode, slot, address))
         except Closed:
             pass

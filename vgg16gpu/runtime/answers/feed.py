@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vgg16gpu.devices.base import Event, Stream
-from vgg16gpu.pictures.slots import Ring, Row, Slot
+from vgg16gpu.pictures.slots import BufferPool, SampleRow, Slot
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.frames import Frame
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.frames import StagingBuffer
+from vgg16gpu.runtime.outputs import OutputRows
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
-    from vgg16gpu.runtime.answers.fitting import Fitter
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.runtime.answers.fitting import GpuResizer
 
 DEPTH = 3  # batches: one is computed, one waits for that, one is filled
 IN_UPLOAD = 2  # slots whose bytes may be on their way, or be read; the next one waits for the first of them
@@ -29,8 +29,8 @@ IN_UPLOAD = 2  # slots whose bytes may be on their way, or be read; the next one
 class Computed(NamedTuple):
     """A batch that is done."""
 
-    rows: list[Row]
-    results: Results
+    rows: list[SampleRow]
+    results: OutputRows
     seconds: float  # from its launch until it was received
 
 
@@ -38,18 +38,18 @@ class Computed(NamedTuple):
 class Batch:
     """What gathers in a frame."""
 
-    frame: Frame
-    rows: list[Row] = field(default_factory=list)
+    frame: StagingBuffer
+    rows: list[SampleRow] = field(default_factory=list)
     launched: float = 0.0
 
 
-class Feed:
+class BatchAssembler:
     """Samples of one element type, in batches of the engine's largest size.
 
     One thread at a time; `close` it before the engine. Raises DeviceError when memory runs out.
     """
 
-    def __init__(self, engine: Engine, element_type: str, ring: Ring, fit: Fit | None) -> None:
+    def __init__(self, engine: Engine, element_type: str, ring: BufferPool, fit: ResizeSpec | None) -> None:
         """fit: what is done to pictures that come as they are; None where there are none."""
         self._engine, self._device, self._ring = engine, engine.device, ring
         self._size = engine.program.batch
@@ -99,10 +99,10 @@ class Feed:
         while self._uploading:
             self._recycle()
 
-    def _fits(self, fit: Fit) -> Fitter:
-        from vgg16gpu.runtime.answers.fitting import Fitter  # noqa: PLC0415 - pictures may come as they are computed
+    def _fits(self, fit: ResizeSpec) -> GpuResizer:
+        from vgg16gpu.runtime.answers.fitting import GpuResizer  # noqa: PLC0415 - pictures may come as they are computed
 
-        return Fitter(self._device, fit, self._ring.nbytes, self._ring.rows, self._ring.room_nbytes)
+        return GpuResizer(self._device, fit, self._ring.nbytes, self._ring.rows, self._ring.room_nbytes)
 
     def close(self) -> None:
         """Wait for what is under way, whose results nobody wants; give memory back."""
@@ -133,7 +133,7 @@ class Feed:
         place = batch.frame.input + len(batch.rows) * self._nbytes
         self._device.copy_on_device(place, images + first * self._nbytes, count * self._nbytes)
 
-    def _upload(self, slot: Slot, rows: list[Row], batch: Batch) -> None:
+    def _upload(self, slot: Slot, rows: list[SampleRow], batch: Batch) -> None:
         first, last = rows[0].offset, rows[-1].offset + self._nbytes
         place = len(batch.rows) * self._nbytes
         if last - first == len(rows) * self._nbytes:

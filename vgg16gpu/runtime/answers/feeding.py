@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vgg16gpu.errors import Error
 from vgg16gpu.pictures.slots import Slot
-from vgg16gpu.runtime.answers.dealing import Hand
-from vgg16gpu.runtime.answers.feed import Computed, Feed
-from vgg16gpu.runtime.answers.rows import Answering, Heard
+from vgg16gpu.runtime.answers.dealing import Consumer
+from vgg16gpu.runtime.answers.feed import BatchAssembler, Computed
+from vgg16gpu.runtime.answers.rows import Answering, FileEvents
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
     from vgg16gpu.devices.picture_decoder import PictureCodec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles, DeviceDecoding, Slots
 
-Told: TypeAlias = Computed | Heard | BaseException | None
+Told: TypeAlias = Computed | FileEvents | BaseException | None
 
 
 @dataclass
@@ -31,8 +31,8 @@ class DeviceSeconds:
     first_run: float = 0.0  # the first batch, from its launch to its results
 
 
-class Feeding(Protocol):
-    """What a stream of answers asks of who feeds one engine: `Feeder`, or who does it in another process."""
+class DeviceWorker(Protocol):
+    """What a stream of answers asks of who feeds one engine: `LocalDeviceWorker`, or who does it in another process."""
 
     seconds: DeviceSeconds
     batches: int
@@ -57,7 +57,7 @@ class Feeding(Protocol):
         """Give back what is held. Safe to call twice."""
 
 
-class Feeder:
+class LocalDeviceWorker:
     """One engine, fed from `slots`. `feed` once, in one thread, then `close`.
 
     fit: what the device does to pictures that come as they were decoded; None where there are none. codec: what decodes
@@ -65,16 +65,21 @@ class Feeder:
     """
 
     def __init__(
-        self, engine: Engine, slots: Slots, fit: Fit | None, codec: PictureCodec | None, tell: Callable[[Told], None]
+        self,
+        engine: Engine,
+        slots: Slots,
+        fit: ResizeSpec | None,
+        codec: PictureCodec | None,
+        tell: Callable[[Told], None],
     ) -> None:
         self.engine = engine
         self.seconds = DeviceSeconds()
         self.batches = self.images = 0
         self.element_types: set[str] = set()  # of the inputs that were computed
         self._slots, self._ring, self._fit, self._tell = slots, slots.ring, fit, tell
-        self._hand = slots if isinstance(slots, Hand) else None
+        self._hand = slots if isinstance(slots, Consumer) else None
         self._decoding = self._decodes(codec) if self._ring.room_nbytes else None
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, BatchAssembler] = {}
 
     def _decodes(self, codec: PictureCodec | None) -> DeviceDecoding:
         from vgg16gpu.runtime.answers.decoding import DeviceDecoding  # noqa: PLC0415 - else the CPU has decoded
@@ -88,7 +93,7 @@ class Feeder:
 
     def feed(self, is_closed: Callable[[], bool]) -> None:
         """Compute all that comes, until there is no more, or nobody wants it. Raises what the device and readers do."""
-        filling: Feed | None = None
+        filling: BatchAssembler | None = None
         end = time.perf_counter()
         for slot in self._decoding or self._slots:
             start = time.perf_counter()
@@ -131,8 +136,8 @@ class Feeder:
         if self._decoding:
             self._decoding.close()
 
-    def _take(self, slot: Slot, filling: Feed | None) -> Feed | None:
-        heard = self._hand.heard(slot) if self._hand else Heard(slot.failures, slot.ends)
+    def _take(self, slot: Slot, filling: BatchAssembler | None) -> BatchAssembler | None:
+        heard = self._hand.heard(slot) if self._hand else FileEvents(slot.failures, slot.ends)
         if heard.failures or heard.ends:  # first: should the device fail with this slot, nobody else hears of them
             self._tell(heard)
         if not slot.rows:
@@ -141,7 +146,7 @@ class Feeder:
         if slot.element_type not in self._feeds:
             self.element_types.add(slot.element_type)
             fit = self._fit if slot.element_type == "uint8" else None
-            self._feeds[slot.element_type] = Feed(self.engine, slot.element_type, self._ring, fit)
+            self._feeds[slot.element_type] = BatchAssembler(self.engine, slot.element_type, self._ring, fit)
         feed = self._feeds[slot.element_type]
         if filling and feed is not filling:
             self._pass_on(filling.flush())

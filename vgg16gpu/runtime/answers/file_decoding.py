@@ -14,7 +14,7 @@ from vgg16gpu.devices.picture_decoder import PictureDecoder, Place
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.slots import Failure, Row, aligned
+from vgg16gpu.pictures.slots import Failure, SampleRow, aligned
 from vgg16gpu.runtime.engine import Engine
 
 
@@ -25,7 +25,7 @@ class Decoded(NamedTuple):
     the CPU was asked for.
     """
 
-    rows: list[Row | None]
+    rows: list[SampleRow | None]
     addresses: list[int]
     failures: list[Failure]
     refused: int
@@ -43,18 +43,18 @@ class FileDecoding:
         self._cpu = Decoder(spec)
         self._fitted = math.prod(spec.shape)  # bytes of a picture as the network takes it
 
-    def needed(self, row: Row) -> int:
+    def needed(self, row: SampleRow) -> int:
         """Bytes on the device, as a loader counts them."""
         if row.nbytes:
             return self._cpu.room_nbytes(row.height, row.width, row.sampling)
         return aligned(self.nbytes(row))
 
-    def nbytes(self, row: Row) -> int:
+    def nbytes(self, row: SampleRow) -> int:
         """Bytes of the row on the host: of a file, of a picture, or of what the network takes."""
         return row.nbytes or row.height * row.width * self._cpu.channels or self._fitted
 
     def decode(
-        self, decoder: PictureDecoder | None, rows: Sequence[Row], data: Sequence[Bytes], address: int
+        self, decoder: PictureDecoder | None, rows: Sequence[SampleRow], data: Sequence[Bytes], address: int
     ) -> Decoded:
         """All rows as planes, as pictures or as what the network takes, from `address` on. data: the bytes of each.
 
@@ -68,7 +68,7 @@ class FileDecoding:
         return Decoded(found, addresses, failures, sum(row.nbytes > 0 for row in rows) - len(there))
 
     def on_device(
-        self, decoder: PictureDecoder | None, rows: Sequence[Row], data: Sequence[Bytes], address: int
+        self, decoder: PictureDecoder | None, rows: Sequence[SampleRow], data: Sequence[Bytes], address: int
     ) -> tuple[list[int], set[int]]:
         """Where each row has its place, from `address` on; and the numbers of the files that lie decoded in theirs."""
         ends = accumulate((self.needed(row) for row in rows), initial=address)
@@ -83,7 +83,7 @@ class FileDecoding:
         with self._engine.turn():
             self._engine.device.copy_in(address, pixels, Stream.UPLOAD)
 
-    def _by_cpu(self, row: Row, data: Bytes, address: int, failures: list[Failure]) -> Row | None:
+    def _by_cpu(self, row: SampleRow, data: Bytes, address: int, failures: list[Failure]) -> SampleRow | None:
         """A row that no decoder has put in its place; None where there is no picture, which `failures` say then."""
         if not row.nbytes:
             self.upload(address, data)
@@ -102,7 +102,7 @@ class FileDecoding:
         return row._replace(height=0, width=0, nbytes=0, sampling=0)
 
 
-def _place(address: int, row: Row) -> Place:
+def _place(address: int, row: SampleRow) -> Place:
     return Place(address, row.height, row.width, row.sampling)
 
 

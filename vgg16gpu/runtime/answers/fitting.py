@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.lowering.layout import planes, resize
-from vgg16gpu.compiler.lowering.layout.resize import Fit, Integers
+from vgg16gpu.compiler.lowering.layout.resize import Integers, ResizeSpec
 from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.pass_order import pass_order
@@ -35,14 +35,14 @@ class _Pool:
     launch: Callable[[], None]
 
 
-class Fitter:
+class GpuResizer:
     """Makes the pictures of a slot images of the network's size.
 
     One thread at a time. A slot's host memory must stay as it is until the upload stream is through. Raises DeviceError
     when memory runs out, KernelError where the kernel cannot be had.
     """
 
-    def __init__(self, device: Device, fit: Fit, nbytes: int, rows: int = ROWS, room_nbytes: int = 0) -> None:
+    def __init__(self, device: Device, fit: ResizeSpec, nbytes: int, rows: int = ROWS, room_nbytes: int = 0) -> None:
         """For slots of `nbytes`, with so many rows at most. room_nbytes: of a slot's room, where the device decodes."""
         self._device, self._fit, self._has_rooms = device, fit, room_nbytes > 0
         height, width = fit.size
@@ -134,13 +134,13 @@ class Fitter:
         return address
 
 
-def fit_of(preprocess: Preprocess, size: tuple[int, int]) -> Fit | None:
+def fit_of(preprocess: Preprocess, size: tuple[int, int]) -> ResizeSpec | None:
     """What the kernel does to pictures in place of Pillow; None where it does not know this Pillow's bits."""
     order = pass_order()
     if order is None or preprocess.channels not in (1, 3):
         return None
     is_reversed = preprocess.channels == 3 and preprocess.channel_order == "bgr"
-    return Fit(size, preprocess.channels, preprocess.fit == "crop", preprocess.interpolation, is_reversed, order)
+    return ResizeSpec(size, preprocess.channels, preprocess.fit == "crop", preprocess.interpolation, is_reversed, order)
 
 
 def _paged(nbytes: int) -> int:

@@ -19,14 +19,14 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import THREADS, THREADS_EACH, Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.pictures.slots import SLOT_NBYTES, Bytes, Ring, aligned
+from vgg16gpu.pictures.slots import SLOT_NBYTES, BufferPool, Bytes, aligned
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
-from vgg16gpu.runtime.answers.stream import AnswerStream, Seat, Station, TakeOut
+from vgg16gpu.runtime.answers.stream import AnswerStream, LocalWorkerFactory, TakeOut, WorkerFactory
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
 # Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.
@@ -37,7 +37,7 @@ MANY = 1024  # files: processes are there after 0.3 s, in which threads decode s
 LARGEST_BATCH = {"cuda": 128, "cpu": 8}  # of images of the usual size, unless the user says otherwise
 
 
-class Folder(Closing):
+class FilePipeline(Closing):
     """Files on their way to an engine: threads read and decode them from now on.
 
     threads: how many; None for one a core. first: the (file, sample) to begin with. decodes_on_device: they read JPEG
@@ -63,22 +63,24 @@ class Folder(Closing):
         count = max(1, threads or min(default_threads(by_processes=by_processes), len(listing.files)))
         extent = _extent(listing, spec, count, devices, on_device=decodes_on_device)
         options: Any = {"takes_back": devices > 1 or apart, "begins_alone": decodes_on_device and threads is None}
-        self.ring: Ring
+        self.ring: BufferPool
         self.loader: Loader
         self._apart = apart
         if by_processes and count > THREADS_EACH:
             from vgg16gpu.pictures.loading.processes import ProcessLoader  # noqa: PLC0415 - threads do without
-            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415 - as above
+            from vgg16gpu.pictures.loading.shared import SharedBufferPool  # noqa: PLC0415 - as above
 
-            shared = SharedRing(*extent)
+            shared = SharedBufferPool(*extent)
             self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
         elif apart:
-            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415 - as above
+            from vgg16gpu.pictures.loading.shared import SharedBufferPool  # noqa: PLC0415 - as above
 
-            self.ring = SharedRing(*extent, takes_pictures=False)
+            self.ring = SharedBufferPool(*extent, takes_pictures=False)
             self.loader = Loader(listing, spec, self.ring, count, first, **options)
         else:
-            self.ring = Ring(*extent, early=max(extent.slots, 0 if decodes_on_device else _early_slots(spec, listing)))
+            self.ring = BufferPool(
+                *extent, early=max(extent.slots, 0 if decodes_on_device else _early_slots(spec, listing))
+            )
             self.loader = Loader(listing, spec, self.ring, count, first, **options)
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
@@ -112,11 +114,11 @@ class Folder(Closing):
         resize_on_device: whether the device resizes what it can, to the same bits; None: a GPU does, as a CPU is no
         faster by the kernel than by Pillow. codec: what decodes there, where `decodes_on_device`.
         """
-        return self.shared_answers([Station(engine, codec)], ranking, resize_on_device=resize_on_device)
+        return self.shared_answers([LocalWorkerFactory(engine, codec)], ranking, resize_on_device=resize_on_device)
 
     def shared_answers(
         self,
-        seats: Sequence[Seat],
+        seats: Sequence[WorkerFactory],
         ranking: Ranking,
         take_out: TakeOut = lambda *_: False,
         *,
@@ -133,7 +135,7 @@ class Folder(Closing):
             self.close()  # before the memory that the threads fill goes with its device
             raise
 
-    def pin(self, engine: Answering, *, resize_on_device: bool | None = None) -> Fit | None:
+    def pin(self, engine: Answering, *, resize_on_device: bool | None = None) -> ResizeSpec | None:
         """Have the threads go on in memory of the engine's device; what that does to pictures.
 
         `answers` does it, too, where it has not been done: it takes a tenth of a second, which somebody who waits for
@@ -218,7 +220,7 @@ def resizes_on_device(kind: str, listing: Listing) -> bool:
     return kind == "cuda" and not _is_small(listing)
 
 
-def fit_for(spec: InputSpec) -> Fit | None:
+def fit_for(spec: InputSpec) -> ResizeSpec | None:
     """What the kernel does to the pictures of a network that takes `spec`; None where it cannot."""
     if spec.preprocess is None or len(spec.shape) != 3:
         return None

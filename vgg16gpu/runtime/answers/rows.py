@@ -9,14 +9,14 @@ import numpy as np
 
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
 from vgg16gpu.program.device_properties import HasFacts
 from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.runtime.answers.feed import Computed
-from vgg16gpu.runtime.outputs import Results, problems
+from vgg16gpu.runtime.outputs import OutputRows, problems
 
 
 class Answering(Protocol):
@@ -42,14 +42,14 @@ class Ranking(NamedTuple):
     are_probabilities: bool = False
 
 
-class Heard(NamedTuple):
+class FileEvents(NamedTuple):
     """What a slot says beside its rows."""
 
     failures: list[Failure]
     ends: list[tuple[int, int]]
 
 
-class _Block(NamedTuple):
+class _BatchRows(NamedTuple):
     """What a batch gave: arrays with a row for each input, and the ranks; problems by row."""
 
     outputs: tuple[Array, ...]
@@ -60,7 +60,7 @@ class _Block(NamedTuple):
 class _Answer(NamedTuple):
     name: str
     problem: str
-    block: _Block | None = None
+    block: _BatchRows | None = None
     row: int = 0
 
 
@@ -78,16 +78,16 @@ class AnswerRows:
         """The first file whose answers are not all out."""
         return self._order.file
 
-    def add(self, told: Computed | Heard) -> Answers | None:
+    def add(self, told: Computed | FileEvents) -> PredictionBatch | None:
         """The answers whose turn has come; None where there are none."""
-        if isinstance(told, Heard):
+        if isinstance(told, FileEvents):
             self._hear(told)
         else:
             self._take(told)
         ready = self._order.ready()
         return self._joined(ready) if ready else None
 
-    def _hear(self, told: Heard) -> None:
+    def _hear(self, told: FileEvents) -> None:
         for failure in told.failures:
             self._order.add(failure.file, failure.sample, _Answer(failure.name, failure.problem))
         for file, count in told.ends:
@@ -98,7 +98,7 @@ class AnswerRows:
         for number, row in enumerate(batch.rows):
             self._order.add(row.file, row.sample, _Answer(row.name, block.problems[number], block, number))
 
-    def _ranked(self, results: Results) -> _Block:
+    def _ranked(self, results: OutputRows) -> _BatchRows:
         scores = results.outputs[0]
         top = self._ranking.top if class_count(scores.shape) else 0  # a feature map has no classes
         found = ranked(scores.reshape(len(scores), -1), top, are_probabilities=self._ranking.are_probabilities)
@@ -106,9 +106,9 @@ class AnswerRows:
         if results.is_flagged:
             words = problems(results, self._allows_nonfinite)
             told = [word or problem for word, problem in zip(words, told, strict=True)]
-        return _Block(results.outputs, found, told)
+        return _BatchRows(results.outputs, found, told)
 
-    def _joined(self, answers: Sequence[_Answer]) -> Answers:
+    def _joined(self, answers: Sequence[_Answer]) -> PredictionBatch:
         count, width = len(answers), self._width()
         outputs = [np.full((count, *shape), np.nan, np.float32) for shape in self._shapes]
         best, probabilities = np.full((count, width), -1, np.intp), np.full((count, width), np.nan)
@@ -120,15 +120,15 @@ class AnswerRows:
         names = [answer.name for answer in answers]
         errors = [answer.problem for answer in answers]
         unread = frozenset(i for i, answer in enumerate(answers) if answer.block is None)
-        return Answers(names, errors, outputs[0], best, probabilities, tuple(outputs[1:]), unread)
+        return PredictionBatch(names, errors, outputs[0], best, probabilities, tuple(outputs[1:]), unread)
 
     def _width(self) -> int:
         return min(self._ranking.top, class_count((1, *self._shapes[0])))
 
 
-def _by_block(answers: Sequence[_Answer]) -> Iterable[tuple[_Block, list[int], list[int]]]:
+def _by_block(answers: Sequence[_Answer]) -> Iterable[tuple[_BatchRows, list[int], list[int]]]:
     """Each block with the places of its rows among the answers: rows are copied together, not one by one."""
-    found: dict[int, tuple[_Block, list[int], list[int]]] = {}
+    found: dict[int, tuple[_BatchRows, list[int], list[int]]] = {}
     for i, answer in enumerate(answers):
         if answer.block is not None and not answer.problem:
             _, places, rows = found.setdefault(id(answer.block), (answer.block, [], []))

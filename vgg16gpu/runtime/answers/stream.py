@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.runtime.answers.dealing import Dealer
-from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Feeding, Told
+from vgg16gpu.runtime.answers.dealing import WorkQueue
+from vgg16gpu.runtime.answers.feeding import DeviceSeconds, DeviceWorker, LocalDeviceWorker, Told
 from vgg16gpu.runtime.answers.rows import Answering, AnswerRows, Ranking
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
     from vgg16gpu.devices.picture_decoder import PictureCodec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 
@@ -34,26 +34,26 @@ _log = logging.getLogger(__name__)
 Tell: TypeAlias = Callable[[Told], None]
 
 
-class Seat(Protocol):
+class WorkerFactory(Protocol):
     """Where batches are computed."""
 
     @property
     def engine(self) -> Answering:
         """By which engine."""
 
-    def feeder(self, slots: Slots, fit: Fit | None, tell: Tell) -> Feeding:
+    def feeder(self, slots: Slots, fit: ResizeSpec | None, tell: Tell) -> DeviceWorker:
         """Who feeds it from `slots`. fit: what the device does to pictures as they were decoded."""
 
 
-class Station(NamedTuple):
+class LocalWorkerFactory(NamedTuple):
     """An engine of this process, and what decodes files on its device, where that does."""
 
     engine: Engine
     codec: PictureCodec | None = None
 
-    def feeder(self, slots: Slots, fit: Fit | None, tell: Tell) -> Feeding:
-        """See Seat."""
-        return Feeder(self.engine, slots, fit, self.codec, tell)
+    def feeder(self, slots: Slots, fit: ResizeSpec | None, tell: Tell) -> DeviceWorker:
+        """See WorkerFactory."""
+        return LocalDeviceWorker(self.engine, slots, fit, self.codec, tell)
 
 
 TakeOut: TypeAlias = Callable[[Answering, Error], bool]  # whether others do the work of one that fails with this
@@ -68,10 +68,10 @@ class AnswerStream(Closing):
 
     def __init__(
         self,
-        seats: Sequence[Seat],
+        seats: Sequence[WorkerFactory],
         loader: Loader,
         ranking: Ranking,
-        fit: Fit | None = None,
+        fit: ResizeSpec | None = None,
         take_out: TakeOut = lambda *_: False,
     ) -> None:
         """fit: what devices do to pictures that come as they were decoded; None where there are none.
@@ -88,10 +88,10 @@ class AnswerStream(Closing):
         self._is_closed = False
         self._lock = threading.Lock()
         self._alive = len(seats)
-        is_alone = len(seats) == 1 and isinstance(seats[0], Station)
-        self._dealer = None if is_alone else Dealer(loader, len(seats))
+        is_alone = len(seats) == 1 and isinstance(seats[0], LocalWorkerFactory)
+        self._dealer = None if is_alone else WorkQueue(loader, len(seats))
         hands: Sequence[Slots] = self._dealer.hands if self._dealer else [loader]
-        self.feeders: list[Feeding] = []
+        self.feeders: list[DeviceWorker] = []
         with ExitStack() as undo:  # where a device has no room for what it decodes
             if self._dealer:
                 undo.callback(self._dealer.close)
@@ -105,7 +105,7 @@ class AnswerStream(Closing):
             for number, feeder in enumerate(self.feeders)
         ]
 
-    def __iter__(self) -> Iterator[Answers]:
+    def __iter__(self) -> Iterator[PredictionBatch]:
         for thread in self._threads:
             thread.start()
         rows = AnswerRows(self._seats[0].engine, self._ranking, self._loader.first)
@@ -186,7 +186,7 @@ class AnswerStream(Closing):
         self._room.get()
         self._told.put(told)
 
-    def _compute(self, feeder: Feeding) -> None:
+    def _compute(self, feeder: DeviceWorker) -> None:
         try:
             feeder.feed(lambda: self._is_closed)
             feeder.close()
@@ -198,7 +198,7 @@ class AnswerStream(Closing):
         if is_last:
             self._tell(None)
 
-    def _failed(self, feeder: Feeding, error: BaseException) -> None:
+    def _failed(self, feeder: DeviceWorker, error: BaseException) -> None:
         """Others do the work of a device that has failed, where there are others; else the caller hears of it."""
         if isinstance(error, DeviceError | KernelError) and self._take_out(feeder.engine, error):
             feeder.give_up()

@@ -15,28 +15,28 @@ from vgg16gpu.errors import InputError
 
 if TYPE_CHECKING:
     from vgg16gpu.runtime.on_device.device_array import DeviceArray
-    from vgg16gpu.runtime.on_device.direct import DirectRuns, Verdict
-    from vgg16gpu.runtime.on_device.pending import Pending
-    from vgg16gpu.runtime.on_device.results import Asked
+    from vgg16gpu.runtime.on_device.direct import DirectRuns, ErrorSink
+    from vgg16gpu.runtime.on_device.pending import AsyncStatus
+    from vgg16gpu.runtime.on_device.results import RunOptions
     from vgg16gpu.runtime.on_device.views import view_of
 
 __all__ = [
-    "Asked",
+    "AsyncStatus",
     "DeviceArray",
     "DirectRuns",
-    "Pending",
-    "Verdict",
+    "ErrorSink",
+    "RunOptions",
     "is_on_device",
     "refuse_on_host",
     "view_of",
 ]
 
 _MODULES = {
-    "Asked": "results",
+    "RunOptions": "results",
     "DeviceArray": "device_array",
     "DirectRuns": "direct",
-    "Pending": "pending",
-    "Verdict": "direct",
+    "AsyncStatus": "pending",
+    "ErrorSink": "direct",
     "view_of": "views",
 }
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.devices.base import Foreign, Memory
+from vgg16gpu.devices.base import ArrayInterop, CardMemory
 from vgg16gpu.devices.cuda import dlpack
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.runtime.on_device.views import StridedView
 
 
 class DeviceArray:
@@ -28,13 +28,13 @@ class DeviceArray:
 
     def __init__(
         self,
-        foreign: Foreign,
+        foreign: ArrayInterop,
         shape: Shape,
-        form: OutputForm | None = None,
-        allocate: Callable[[int], Memory] | None = None,
+        form: TensorFormat | None = None,
+        allocate: Callable[[int], CardMemory] | None = None,
     ) -> None:
         """Allocate so many bytes, in the way that is given. Raises DeviceError when memory runs out."""
-        self._form = form or OutputForm()
+        self._form = form or TensorFormat()
         self.shape = shape
         self.strides = self._form.strides(shape)
         self.element_type = OUTPUT_ELEMENTS[self._form.element]
@@ -89,10 +89,10 @@ class DeviceArray:
         )
 
     @property
-    def view(self) -> DeviceView:
+    def view(self) -> StridedView:
         """Where it lies."""
         place = self._memory.address, self.shape, self.strides, self.element_type
-        return DeviceView(*place, takes_padding=True, owner=self._memory)
+        return StridedView(*place, takes_padding=True, owner=self._memory)
 
     def row_address(self, first: int) -> int:
         """Where a row begins; rows are as long as `strides` says."""
@@ -101,7 +101,7 @@ class DeviceArray:
     def _described(self) -> dict[str, Any]:
         """What both interfaces say, in numpy's words."""
         steps = tuple(self._form.element.nbytes * stride for stride in self.strides)
-        is_plain = self.strides == OutputForm().strides(self.shape)
+        is_plain = self.strides == TensorFormat().strides(self.shape)
         place = {"shape": self.shape, "typestr": self._raw_type.str, "data": (self._memory.address, False)}
         return {**place, "strides": None if is_plain else steps}
 

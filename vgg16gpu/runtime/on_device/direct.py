@@ -16,30 +16,30 @@ from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.launches import KeptLaunches
-from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, moved, output_moves
-from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.outputs import ResultBlock, Results
+from vgg16gpu.runtime.on_device.launches import GraphCache
+from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, output_moves, rebind
+from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.outputs import OutputRows, ResultBlock
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ProgramRun:
     """A run of one program: of the second pass or not, and which arrays. An output's form comes with its view."""
 
     is_exact: bool
     batch: int
-    images: DeviceView
-    targets: tuple[DeviceView, ...]
+    images: StridedView
+    targets: tuple[StridedView, ...]
 
-    def alone(self, i: int) -> _Call:
+    def alone(self, i: int) -> _ProgramRun:
         """The second pass of one of its images."""
         if self.images.shape[0] == 1:  # some outputs have no row for each image
             return replace(self, is_exact=True, batch=1)
-        return _Call(True, 1, self.images.rows(i, i + 1), tuple(target.rows(i, i + 1) for target in self.targets))
+        return _ProgramRun(True, 1, self.images.rows(i, i + 1), tuple(target.rows(i, i + 1) for target in self.targets))
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ErrorSink:
     """What becomes of faults in a run that nobody waits for.
 
     found: address of the words of `settle`. first: number of the first image.
@@ -63,16 +63,16 @@ class DirectRuns:
         self._programs = {program.batch: program for program in self._plan.programs}
         exact = (self._plan.second_pass, *self._plan.second_passes)
         self._exact = {program.batch: program for program in exact if program}
-        self._launches = KeptLaunches(executor)
+        self._launches = GraphCache(executor)
         self._blocks: dict[tuple[int, bool], ResultBlock] = {}  # by batch size, and whether of the second pass
 
-    def run(self, batch: int, images: DeviceView, targets: Sequence[DeviceView]) -> Results:
+    def run(self, batch: int, images: StridedView, targets: Sequence[StridedView]) -> OutputRows:
         """The program of size `batch` on up to that many images; the rows of each output go to its target.
 
         The results have flags alone. One synchronisation waits for all; then the same for each image whose values left
         the range of the fast kernels. Raises KernelError for a kernel that gave up waiting.
         """
-        call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
+        call = _ProgramRun(False, batch, images.place, tuple([target.place for target in targets]))
         results = self._waited(call)
         if not self._plan.second_pass:
             return results
@@ -81,7 +81,7 @@ class DirectRuns:
             self._executor.count_second_pass()
         return results
 
-    def _waited(self, call: _Call) -> Results:
+    def _waited(self, call: _ProgramRun) -> OutputRows:
         self._launches.launch((call, "waited"), lambda: self._reporting(call))
         self._executor.device.synchronize()
         key = call.batch, call.is_exact
@@ -91,7 +91,7 @@ class DirectRuns:
             self._blocks[key] = ResultBlock(replace(program, outputs=()), words)
         return self._blocks[key].read(call.images.shape[0])
 
-    def _reporting(self, call: _Call) -> list[KernelLaunch]:
+    def _reporting(self, call: _ProgramRun) -> list[KernelLaunch]:
         if not call.is_exact:  # the next run of the kind may be captured, and then nothing can be loaded
             self._executor.device.build({step.kernel for step in self._again(call)})
         return [*self._steps(call), report(self._executor, self._program(call))]
@@ -99,9 +99,9 @@ class DirectRuns:
     def enqueue(
         self,
         batch: int,
-        images: DeviceView,
-        targets: Sequence[DeviceView],
-        verdict: Verdict,
+        images: StridedView,
+        targets: Sequence[StridedView],
+        verdict: ErrorSink,
         *,
         singly: bool = False,
     ) -> None:
@@ -110,25 +110,25 @@ class DirectRuns:
         singly: launch by launch, for a stream that captures. The second pass is enqueued whether an image needs it or
         not, and finds that out itself.
         """
-        call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
+        call = _ProgramRun(False, batch, images.place, tuple([target.place for target in targets]))
         self._launches.launch((call, verdict), lambda: self._unwaited(call, verdict), singly=singly)
 
-    def _unwaited(self, call: _Call, verdict: Verdict) -> list[KernelLaunch]:
+    def _unwaited(self, call: _ProgramRun, verdict: ErrorSink) -> list[KernelLaunch]:
         guard = self._plan.guard if self._plan.second_passes else None
         verdicts = settled(self._program(call), call.targets, call.images.shape[0], verdict, guard)
         return [*self._steps(call), *verdicts, *self._again(call)]
 
-    def _again(self, call: _Call) -> list[KernelLaunch]:
+    def _again(self, call: _ProgramRun) -> list[KernelLaunch]:
         """The second pass of all images that turn out to need it; nothing where the plan has none."""
         if not self._plan.second_passes:
             return []
         steps = self._steps(replace(call, is_exact=True), in_place=False)  # else into the rows of the others, too
         return [guarded(step, self._plan.guard, call.batch) for step in steps]
 
-    def _program(self, call: _Call) -> LaunchPlan:
+    def _program(self, call: _ProgramRun) -> LaunchPlan:
         return (self._exact if call.is_exact else self._programs)[call.batch]
 
-    def _steps(self, call: _Call, *, in_place: bool = True) -> list[KernelLaunch]:
+    def _steps(self, call: _ProgramRun, *, in_place: bool = True) -> list[KernelLaunch]:
         """Images in, the program, and its outputs where they are wanted, without a copy where ops can write there."""
         program, images = self._program(call), call.images
         entry = program.input.entries[images.input_type.name]
@@ -137,11 +137,11 @@ class DirectRuns:
         steps += [*entry.steps, *program.steps]
         moves = list(output_moves(program, call.targets)) if in_place and not self._plan.keeps_values else []
         counts = [None if program.is_whole(y) else images.shape[0] for y in program.outputs]
-        return [moved(step, moves) for step in (*steps, *gives(program, call.targets, moves, counts))]
+        return [rebind(step, moves) for step in (*steps, *gives(program, call.targets, moves, counts))]
 
 
 def settled(
-    program: LaunchPlan, targets: Sequence[DeviceView], images: int, verdict: Verdict, guard: Pointer | None = None
+    program: LaunchPlan, targets: Sequence[StridedView], images: int, verdict: ErrorSink, guard: Pointer | None = None
 ) -> list[KernelLaunch]:
     """Launches that note what is wrong with so many images, and fill the rows of these in the outputs with NaN.
 

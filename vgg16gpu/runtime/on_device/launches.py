@@ -14,7 +14,7 @@ KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same 
 Launch: TypeAlias = Callable[[], None]
 
 
-class Key:
+class PlacesKey:
     """The places of a call, whose hash is found once."""
 
     def __init__(self, *places: Hashable) -> None:
@@ -24,10 +24,10 @@ class Key:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Key) and self._places == other._places)
+        return self is other or (isinstance(other, PlacesKey) and self._places == other._places)
 
 
-class KeptLaunches:
+class GraphCache:
     """What calls launch, by their places. The first time it is launched step by step, from the second on as one.
 
     A place that comes once costs no CUDA graph, and one that comes back no binding. What was used longest ago goes.

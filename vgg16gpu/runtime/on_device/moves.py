@@ -9,14 +9,14 @@ from typing import Final
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.program.launches import Argument, KernelLaunch, TmaDescriptor
 from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import Arena, OutputForm, Pointer, TensorDesc
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.program.values import Arena, Pointer, TensorDesc, TensorFormat
+from vgg16gpu.runtime.on_device.views import StridedView
 
 _VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and the copy engine wants such addresses
 
 
 @dataclass(frozen=True)
-class Move:
+class BufferBinding:
     """A value that lies somewhere else for one call."""
 
     value: TensorDesc
@@ -34,31 +34,31 @@ def absolute(address: int) -> Pointer:
     return Pointer(Arena.STAGING, address)
 
 
-def form_of(target: DeviceView) -> OutputForm:
+def form_of(target: StridedView) -> TensorFormat:
     """How an array lies there that is to be written."""
     form = target.form
     assert form is not None  # whoever calls has seen to it
     return form
 
 
-def can_be_read(array: DeviceView) -> bool:
+def can_be_read(array: StridedView) -> bool:
     """Whether kernels can read an array where it lies, row-major."""
-    dense = OutputForm().strides(array.shape)
+    dense = TensorFormat().strides(array.shape)
     pairs = zip(array.shape, array.strides, dense, strict=True)
     return array.address % _VECTOR_NBYTES == 0 and all(dim <= 1 or stride == wanted for dim, stride, wanted in pairs)
 
 
-def output_moves(program: LaunchPlan, targets: Sequence[DeviceView]) -> Iterator[Move]:
+def output_moves(program: LaunchPlan, targets: Sequence[StridedView]) -> Iterator[BufferBinding]:
     """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
     taken = {program.input.name, *(other.name for other in program.others)}
     for stored, y, target in zip(program.stored_outputs, program.outputs, targets, strict=True):
         if stored.name not in taken and target.shape == y.shape and _holds(target, stored):
             taken.add(stored.name)
-            yield Move(stored, target.address)
+            yield BufferBinding(stored, target.address)
 
 
 def gives(
-    program: LaunchPlan, targets: Sequence[DeviceView], moves: Sequence[Move], images: Sequence[int | None]
+    program: LaunchPlan, targets: Sequence[StridedView], moves: Sequence[BufferBinding], images: Sequence[int | None]
 ) -> list[KernelLaunch]:
     """Launches that bring the other outputs to their targets: so many images of each, or (None) all of it."""
     steps = []
@@ -70,19 +70,19 @@ def gives(
     return steps
 
 
-def _holds(target: DeviceView, stored: TensorDesc) -> bool:
+def _holds(target: StridedView, stored: TensorDesc) -> bool:
     """Whether an op can write its value there, with all that it writes between the elements."""
     form = form_of(target)
     may_pad = target.takes_padding or not form.has_padding(stored.shape)
     return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
 
 
-def moved(step: KernelLaunch, moves: Sequence[Move]) -> KernelLaunch:
+def rebind(step: KernelLaunch, moves: Sequence[BufferBinding]) -> KernelLaunch:
     """A launch with the values that lie somewhere else where they lie."""
     return replace(step, arguments=tuple(_placed(argument, moves) for argument in step.arguments)) if moves else step
 
 
-def _placed(argument: Argument, moves: Sequence[Move]) -> Argument:
+def _placed(argument: Argument, moves: Sequence[BufferBinding]) -> Argument:
     pointer = argument.pointer if isinstance(argument, TmaDescriptor) else argument
     if not isinstance(pointer, Pointer):
         return argument

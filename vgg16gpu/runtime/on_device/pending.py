@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.lowering.layout.settle import KERNEL, WORDS
-from vgg16gpu.devices.base import Device, Foreign, Memory
+from vgg16gpu.devices.base import ArrayInterop, CardMemory, Device
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.runtime.outputs import LOST, NONFINITE
 
@@ -20,7 +20,7 @@ SHARE: Final = 1 / 16  # of the memory that is free at first: what may wait for 
 _LATER = "in a run with wait=False since the last check, image"
 
 
-class Pending:
+class AsyncStatus:
     """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
 
     One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`. `second_passes`: images
@@ -32,7 +32,7 @@ class Pending:
         self._is_new = False  # whether something was enqueued since they were looked at
         self._is_captured = False  # whether somebody has a graph of a run, which he may replay unseen
         self._bound = int(SHARE * device.facts.memory_free)
-        self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # none empty, the last one youngest
+        self._free: OrderedDict[tuple[int, int], list[CardMemory]] = OrderedDict()  # none empty, the last one youngest
         self._spare = 0  # bytes in them
         self.found = self.second_passes = 0
 
@@ -75,7 +75,7 @@ class Pending:
             if word:
                 raise InputError(f"{_LATER} {0xFFFFFFFF - word} (counted from 0; the first such) {problem}")
 
-    def memory(self, foreign: Foreign, stream: int, nbytes: int) -> Memory:
+    def memory(self, foreign: ArrayInterop, stream: int, nbytes: int) -> CardMemory:
         """Memory for a result on a stream: new, or what an earlier result on that stream has let go."""
         key = stream, nbytes
         free = self._free.pop(key, None)
@@ -87,7 +87,7 @@ class Pending:
         self._drop_oldest(key)
         return _Lent(found or foreign.memory(nbytes), partial(self._take_back, key))
 
-    def _take_back(self, key: tuple[int, int], memory: Memory) -> None:
+    def _take_back(self, key: tuple[int, int], memory: CardMemory) -> None:
         """From any thread, and in the midst of anything: what is counted wrong then is counted anew later."""
         self._free.setdefault(key, []).append(memory)
         self._spare += key[1]
@@ -110,7 +110,7 @@ class Pending:
 class _Lent:
     """Memory that comes back once nobody has this object any more."""
 
-    def __init__(self, memory: Memory, back: Callable[[Memory], None]) -> None:
+    def __init__(self, memory: CardMemory, back: Callable[[CardMemory], None]) -> None:
         self.address = memory.address
         self.read = memory.read
         weakref.finalize(self, back, memory).atexit = False

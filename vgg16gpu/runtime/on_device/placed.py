@@ -11,10 +11,10 @@ from vgg16gpu.program.launches import KernelLaunch
 from vgg16gpu.program.plans import LaunchPlan
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.direct import Verdict, report, reported_words, settled
-from vgg16gpu.runtime.on_device.launches import KeptLaunches, Key
-from vgg16gpu.runtime.on_device.moves import Move, absolute, gives, moved, output_moves
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.on_device.direct import ErrorSink, report, reported_words, settled
+from vgg16gpu.runtime.on_device.launches import GraphCache, PlacesKey
+from vgg16gpu.runtime.on_device.moves import BufferBinding, absolute, gives, output_moves, rebind
+from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock
 
 
@@ -27,17 +27,17 @@ class PlacedRuns:
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.plan.programs[0]
         self._exact = next(iter(executor.plan.second_passes), None)
-        self._launches = KeptLaunches(executor)
+        self._launches = GraphCache(executor)
         self.is_captured = False
 
     def run(
         self,
-        inputs: Mapping[str, DeviceView],
-        targets: Sequence[DeviceView],
-        verdict: Verdict | None = None,
+        inputs: Mapping[str, StridedView],
+        targets: Sequence[StridedView],
+        verdict: ErrorSink | None = None,
         *,
         singly: bool = False,
-    ) -> Key:
+    ) -> PlacesKey:
         """All outputs for these inputs, and waits for that: what `repeat` takes.
 
         targets: the first rows of each output, which its op writes there itself where it can. Inputs of fewer rows than
@@ -49,7 +49,7 @@ class PlacedRuns:
         self.is_captured |= singly
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
-        key = Key(*places.items(), *outs, verdict)
+        key = PlacesKey(*places.items(), *outs, verdict)
         if verdict:
             self._launches.launch(key, lambda: self._unwaited(places, outs, verdict), singly=singly)
         else:
@@ -57,16 +57,16 @@ class PlacedRuns:
             self._check(places, outs)
         return key
 
-    def repeat(self, key: Key) -> bool:
+    def repeat(self, key: PlacesKey) -> bool:
         """Enqueue what a run that nobody waits for has enqueued; False where it is not kept."""
         return self._launches.repeat(key)
 
-    def _waited(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[KernelLaunch]:
+    def _waited(self, inputs: Mapping[str, StridedView], targets: Sequence[StridedView]) -> list[KernelLaunch]:
         # The next run of the kind may be captured, and then nothing can be loaded.
         self._executor.device.build({step.kernel for step in self._again(inputs, targets)})
         return [*self._steps(self._program, inputs, targets), report(self._executor, self._program)]
 
-    def _check(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> None:
+    def _check(self, inputs: Mapping[str, StridedView], targets: Sequence[StridedView]) -> None:
         """Wait for what has been launched, and run the second pass if an image needs it."""
         self._executor.device.synchronize()
         words = ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program))
@@ -77,25 +77,27 @@ class PlacedRuns:
                 raise
             exact = self._exact
             self._executor.count_second_pass(error.count)
-            self._launches.launch(Key(*inputs.items(), *targets, "exact"), lambda: self._steps(exact, inputs, targets))
+            self._launches.launch(
+                PlacesKey(*inputs.items(), *targets, "exact"), lambda: self._steps(exact, inputs, targets)
+            )
             self._executor.device.synchronize()
 
     def _unwaited(
-        self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView], verdict: Verdict
+        self, inputs: Mapping[str, StridedView], targets: Sequence[StridedView], verdict: ErrorSink
     ) -> list[KernelLaunch]:
         guard = self._executor.plan.guard if self._exact else None
         steps = self._steps(self._program, inputs, targets)
         verdicts = settled(self._program, targets, targets[0].shape[0], verdict, guard)
         return [*steps, *verdicts, *self._again(inputs, targets)]
 
-    def _again(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[KernelLaunch]:
+    def _again(self, inputs: Mapping[str, StridedView], targets: Sequence[StridedView]) -> list[KernelLaunch]:
         """The second pass of all, if any turns out to need it; nothing where the plan has none."""
         if self._exact is None:
             return []
         return [guarded(step, self._executor.plan.guard) for step in self._steps(self._exact, inputs, targets)]
 
     def _steps(
-        self, program: LaunchPlan, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]
+        self, program: LaunchPlan, inputs: Mapping[str, StridedView], targets: Sequence[StridedView]
     ) -> list[KernelLaunch]:
         entry = program.input.entries["float32"]
         given = {value.name: value for value in program.given}
@@ -107,10 +109,10 @@ class PlacedRuns:
         ]
         outputs = list(output_moves(program, targets))
         steps += [*entry.steps, *program.steps, *gives(program, targets, outputs, list(map(_images, targets)))]
-        moves = [*outputs, *(Move(value, inputs[name].address) for name, value in given.items())]
-        return [moved(step, moves) for step in steps]
+        moves = [*outputs, *(BufferBinding(value, inputs[name].address) for name, value in given.items())]
+        return [rebind(step, moves) for step in steps]
 
 
-def _images(target: DeviceView) -> int | None:
+def _images(target: StridedView) -> int | None:
     """How many rows are given; a vector is one piece."""
     return target.shape[0] if len(target.shape) > 1 else None

@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any, Final
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.devices.base import Foreign
+from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm, TensorDesc
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorDesc, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.pending import Pending
-from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
+from vgg16gpu.runtime.on_device.direct import ErrorSink
+from vgg16gpu.runtime.on_device.pending import AsyncStatus
+from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
 
 STORED: Final = "stored"
 CHANNELS_LAST: Final = " channels_last"
@@ -26,7 +26,7 @@ FORMS: Final = (STORED, *_ELEMENTS, *(f"{name}{CHANNELS_LAST}" for name in _ELEM
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunOptions:
     """How a run on the device is asked for, as `Engine.run` explains it."""
 
     stream: Stream = None
@@ -34,7 +34,7 @@ class Asked:
     out: Any = None
     wait: bool = True
 
-    def checked(self, foreign: Foreign, pending: Pending) -> bool:
+    def checked(self, foreign: ArrayInterop, pending: AsyncStatus) -> bool:
         """Whether the stream captures. Raises InputError for what does not go together, and what earlier runs left."""
         if self.form is not None and self.out is not None:
             raise InputError("form and out are both given, and arrays of out say which form they want; leave one out")
@@ -56,12 +56,12 @@ class Asked:
 
     def outputs(
         self,
-        foreign: Foreign,
+        foreign: ArrayInterop,
         shapes: Sequence[Shape],
         program: LaunchPlan | None,
-        pending: Pending,
-        forms: Sequence[OutputForm] | None = None,
-    ) -> tuple[tuple[DeviceView, ...], tuple[Any, ...]]:
+        pending: AsyncStatus,
+        forms: Sequence[TensorFormat] | None = None,
+    ) -> tuple[tuple[StridedView, ...], tuple[Any, ...]]:
         """Where each output goes, and what the caller gets for it.
 
         program: None where `form` is not asked for; `forms` are those of new results then, without them float32.
@@ -72,39 +72,39 @@ class Asked:
             return given_outputs(results, shapes, foreign, self.stream), results
         handle = None if self.wait else stream_handle(self.stream)
         allocate = foreign.memory if handle is None else partial(pending.memory, foreign, handle)
-        forms = output_forms(self.form, program) if program else forms or [OutputForm()] * len(shapes)
+        forms = output_forms(self.form, program) if program else forms or [TensorFormat()] * len(shapes)
         made = tuple(DeviceArray(foreign, shape, wanted, allocate) for shape, wanted in zip(shapes, forms, strict=True))
         return tuple(array.view for array in made), made
 
-    def verdict(self, pending: Pending, first: int = 0) -> Verdict | None:
+    def verdict(self, pending: AsyncStatus, first: int = 0) -> ErrorSink | None:
         """What becomes of faults where nobody waits, and NaN and Inf are let through; None for who waits."""
-        return None if self.wait else Verdict(pending.found, first, allows_nonfinite=True)
+        return None if self.wait else ErrorSink(pending.found, first, allows_nonfinite=True)
 
-    def lead(self, foreign: Foreign) -> None:
+    def lead(self, foreign: ArrayInterop) -> None:
         """Have the stream wait for what was enqueued, where nobody else has."""
         if not self.wait:
             foreign.lead(stream_handle(self.stream))
 
 
-def output_forms(asked: str | None, program: LaunchPlan) -> list[OutputForm]:
+def output_forms(asked: str | None, program: LaunchPlan) -> list[TensorFormat]:
     """The form of each output. asked: one of FORMS; None for float32, row-major. Raises InputError."""
     if asked is None:
-        return [OutputForm() for _ in program.outputs]
+        return [TensorFormat() for _ in program.outputs]
     if asked not in FORMS:
         raise InputError(f"form {shown(asked)} is not known; accepted: {', '.join(FORMS)}")
     if asked == STORED:
-        return [OutputForm.of(value) for value in program.stored_outputs]
+        return [TensorFormat.of(value) for value in program.stored_outputs]
     name = asked.removesuffix(CHANNELS_LAST)
     return [_form(value, _ELEMENTS[name], is_last=name != asked) for value in program.outputs]
 
 
-def _form(value: TensorDesc, element: DType, *, is_last: bool) -> OutputForm:
-    return OutputForm(element, value.shape[1] if is_last and len(value.shape) == 4 else None)
+def _form(value: TensorDesc, element: DType, *, is_last: bool) -> TensorFormat:
+    return TensorFormat(element, value.shape[1] if is_last and len(value.shape) == 4 else None)
 
 
 def given_outputs(
-    arrays: Sequence[Any], shapes: Sequence[Shape], foreign: Foreign, stream: Stream
-) -> tuple[DeviceView, ...]:
+    arrays: Sequence[Any], shapes: Sequence[Shape], foreign: ArrayInterop, stream: Stream
+) -> tuple[StridedView, ...]:
     """The arrays of the caller that outputs go to, one for each. Raises InputError."""
     if len(arrays) != len(shapes):
         raise InputError(f"out has {len(arrays)} arrays; the model has {len(shapes)} outputs: give one for each")
@@ -114,7 +114,7 @@ def given_outputs(
     )
 
 
-def _given(array: Any, shape: Shape, number: int, foreign: Foreign, stream: Stream) -> DeviceView:
+def _given(array: Any, shape: Shape, number: int, foreign: ArrayInterop, stream: Stream) -> StridedView:
     where = f"output {number} (counted from 0) of out"
     if not is_on_device(array):
         raise InputError(f"{where} is no array on a GPU, and the input is; give one on cuda:{foreign.ordinal}")

@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.devices.base import Foreign
+from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import DType, OutputForm
+from vgg16gpu.program.values import DType, TensorFormat
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 
@@ -42,7 +42,7 @@ class SupportsCudaArray(Protocol):
 
 
 @dataclass(frozen=True)
-class DeviceView:
+class StridedView:
     """An array on the card, strides in elements; equal if the place is. `owner` keeps its memory alive.
 
     takes_padding: what lies between its elements may be written, too.
@@ -65,7 +65,7 @@ class DeviceView:
         """What the kernels read."""
         return ELEMENTS[self.element_type]
 
-    def rows(self, first: int, last: int) -> DeviceView:
+    def rows(self, first: int, last: int) -> StridedView:
         """Some of its rows, as far as there are so many."""
         if first == 0 and last >= self.shape[0]:
             return self
@@ -73,27 +73,27 @@ class DeviceView:
         return replace(self, address=address, shape=(min(last, self.shape[0]) - first, *self.shape[1:]))
 
     @property
-    def place(self) -> DeviceView:
+    def place(self) -> StridedView:
         """The same without its owner, for who only remembers where it was."""
         return self if self.owner is None else replace(self, owner=None)
 
-    def permuted(self, order: Sequence[int]) -> DeviceView:
+    def permuted(self, order: Sequence[int]) -> StridedView:
         """The same elements; dimension i is dimension order[i] of this one."""
         shape, strides = (tuple(row[dim] for dim in order) for row in (self.shape, self.strides))
         return replace(self, shape=shape, strides=strides)
 
     @property
-    def form(self) -> OutputForm | None:
+    def form(self) -> TensorFormat | None:
         """The form of an output that is to lie here; None where strides or elements are those of no form."""
         return _form(self.element_type, self.shape, self.strides)
 
 
 @lru_cache(maxsize=1024)
-def _form(element_type: str, shape: Shape, strides: tuple[int, ...]) -> OutputForm | None:
+def _form(element_type: str, shape: Shape, strides: tuple[int, ...]) -> TensorFormat | None:
     element = ELEMENTS.get(element_type)
     if element is None or element is DType.U8:
         return None
-    for form in (OutputForm(element), OutputForm(element, _pitch(shape, strides))):
+    for form in (TensorFormat(element), TensorFormat(element, _pitch(shape, strides))):
         triples = zip(shape, strides, form.strides(shape), strict=True)
         if all(dim <= 1 or stride == wanted for dim, stride, wanted in triples):
             return form
@@ -111,7 +111,7 @@ def _pitch(shape: Shape, strides: tuple[int, ...]) -> int | None:
 
 def lies_on_device(x: object) -> bool:
     """Whether something that is no array of numpy is an array on a GPU."""
-    if isinstance(x, DeviceView):
+    if isinstance(x, StridedView):
         return True
     if hasattr(x, "__dlpack_device__"):
         return _dlpack_card(x) is not None
@@ -119,18 +119,17 @@ def lies_on_device(x: object) -> bool:
 
 
 def view_of(
-    x: Any, foreign: Foreign, stream: Stream = None, *, what: str = "the input", waits: bool = True
-) -> DeviceView:
+    x: Any, foreign: ArrayInterop, stream: Stream = None, *, what: str = "the input", waits: bool = True
+) -> StridedView:
     """An array for which `is_on_device` holds, once the compute stream is to wait for what makes it.
 
     It waits for `stream`; without that, for the stream on which a library with DLPack works now, else for the one that
     the array interface names, else for the legacy default stream. what: how messages call it. waits: False where it
-    waits for `stream` already.
-    A `DeviceView` is taken as it is: who made it knows. Raises InputError for an array that is on another card, or that
-    nobody can describe.
+    waits for `stream` already. A `StridedView` is taken as it is: who made it knows. Raises InputError for an array
+    that is on another card, or that nobody can describe.
     """
     handle = None if stream is None else stream_handle(stream)
-    if isinstance(x, DeviceView):
+    if isinstance(x, StridedView):
         if handle is not None and waits:
             foreign.follow(handle)
         return x
@@ -170,15 +169,15 @@ def stream_handle(stream: Stream) -> int:
         ) from error
 
 
-def _by_dlpack(x: Any, stream: int) -> DeviceView:
+def _by_dlpack(x: Any, stream: int) -> StridedView:
     capsule = x.__dlpack__(stream=stream)
     found = dlpack.describe(capsule)
     if found.element_type not in ELEMENTS:
         np.dtype(found.element_type)  # raises TypeError for what nobody here has a name for
-    return DeviceView(found.address, found.shape, found.strides, found.element_type, owner=(x, capsule))
+    return StridedView(found.address, found.shape, found.strides, found.element_type, owner=(x, capsule))
 
 
-def _by_interface(x: SupportsCudaArray) -> DeviceView:
+def _by_interface(x: SupportsCudaArray) -> StridedView:
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise ValueError("it is masked; say what stands in the masked places")
@@ -186,10 +185,10 @@ def _by_interface(x: SupportsCudaArray) -> DeviceView:
     if not dtype.isnative:
         raise ValueError(f"its elements are {dtype.str}, in another byte order than this machine's")
     strides = interface.get("strides")
-    steps = OutputForm().strides(shape) if strides is None else tuple(step // dtype.itemsize for step in strides)
+    steps = TensorFormat().strides(shape) if strides is None else tuple(step // dtype.itemsize for step in strides)
     if strides is not None and any(step % dtype.itemsize for step in strides):
         raise ValueError(f"its strides {tuple(strides)} are not whole elements")
-    return DeviceView(index(interface["data"][0]), shape, steps, dtype.name, owner=x)
+    return StridedView(index(interface["data"][0]), shape, steps, dtype.name, owner=x)
 
 
 def _has_interface(x: object) -> bool:
@@ -216,7 +215,7 @@ def _dlpack_card(x: Any) -> int | None:
     return int(number) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else None
 
 
-def _require_card(card: int | None, foreign: Foreign, what: str) -> None:
+def _require_card(card: int | None, foreign: ArrayInterop, what: str) -> None:
     if card == foreign.ordinal:
         return
     if card is None:

@@ -24,15 +24,15 @@ from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.opening import Size, Timings, form_of, kept_plans, sides_of
-from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+from vgg16gpu.runtime.plans.sized import ShapeProfile, SizeUse
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.declared import Declared
     from vgg16gpu.compiler.quantization.scheme import Scales
-    from vgg16gpu.runtime.on_device.pending import Pending
+    from vgg16gpu.runtime.on_device.pending import AsyncStatus
     from vgg16gpu.runtime.plans.engine_plans import EnginePlans
     from vgg16gpu.runtime.plans.gradients import Gradients
-    from vgg16gpu.runtime.plans.sizes import AnySize
+    from vgg16gpu.runtime.plans.sizes import DynamicShapes
 
 _log = logging.getLogger("vgg16gpu.runtime.engine")  # whose lines these are for who filters the log
 
@@ -67,11 +67,11 @@ class BuiltEngine(Closing):
             self.graph = options.graph(self.model)
         self.precision = precision
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
-        self._pending: Pending | None = None  # before the first run on an array on the device
+        self._pending: AsyncStatus | None = None  # before the first run on an array on the device
         self._gradients: Gradients | None = None
         self._lock = threading.Lock()
-        self._sized: SizedPlan | None = None  # the one used last; None once closed
-        self._any: AnySize | None = None
+        self._sized: ShapeProfile | None = None  # the one used last; None once closed
+        self._any: DynamicShapes | None = None
         self._kept: EnginePlans | None = None  # of several plans, those of gradients among them
         self.allows_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
@@ -191,19 +191,19 @@ class BuiltEngine(Closing):
         with self._lock:
             yield self._require_open().executor
 
-    def _require_open(self) -> SizedPlan:
+    def _require_open(self) -> ShapeProfile:
         if self._sized is None:
             raise InputError("the engine is closed; build a new one")
         return self._sized
 
-    def _loaded(self, planner: SizePlanner, plan: CompiledModel) -> SizedPlan:
+    def _loaded(self, planner: SizePlanner, plan: CompiledModel) -> ShapeProfile:
         if self._kept:
             from vgg16gpu.runtime.plans.engine_plans import load_sized  # noqa: PLC0415 - as `kept_plans`
 
             return load_sized(self._kept, planner, plan)
-        return SizedPlan(self.graph.input, plan, self.precision, Executor.load(plan, self.device))
+        return ShapeProfile(self.graph.input, plan, self.precision, Executor.load(plan, self.device))
 
-    def _at(self, dtype: np.dtype[Any], shape: Shape) -> SizedPlan:
+    def _at(self, dtype: np.dtype[Any], shape: Shape) -> ShapeProfile:
         """The plan for a batch of this shape, as the kernels read it. Raises InputError, also once closed."""
         sized = self._require_open()
         if self._any:

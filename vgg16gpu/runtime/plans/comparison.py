@@ -23,7 +23,7 @@ DISTANCES: Final = ("squared", "absolute", "unit")
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class FeatureComparison:
     """What is compared: the layers' names, the graph whose outputs they are, and the terms, style last."""
 
     names: tuple[str, ...]

@@ -7,15 +7,15 @@ from typing import TypeAlias, cast
 
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.devices.weight_store import WeightStore
+from vgg16gpu.devices.weight_store import WeightCache
 from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
-from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+from vgg16gpu.runtime.plans.kept import CachedPlan, PlanCache
+from vgg16gpu.runtime.plans.sized import ShapeProfile, SizeUse
 
-EnginePlans: TypeAlias = KeptPlans[Hashable, Resident]
+EnginePlans: TypeAlias = PlanCache[Hashable, CachedPlan]
 
 
-def load_sized(kept: EnginePlans, planner: SizePlanner, plan: CompiledModel) -> SizedPlan:
+def load_sized(kept: EnginePlans, planner: SizePlanner, plan: CompiledModel) -> ShapeProfile:
     """Bring the plan of a size to the device, and keep it. Raises DeviceError and KernelError.
 
     It stays until the next one of a size comes: who runs the engine holds it, whatever gradients need.
@@ -29,7 +29,7 @@ def load_sized(kept: EnginePlans, planner: SizePlanner, plan: CompiledModel) -> 
     except BaseException:
         kept.pinned = held
         raise
-    sized = SizedPlan(planner.graph.input, plan, planner.precision, executor)
+    sized = ShapeProfile(planner.graph.input, plan, planner.precision, executor)
     kept.keep(sides, sized)
     kept.pinned = sides
     return sized
@@ -37,7 +37,7 @@ def load_sized(kept: EnginePlans, planner: SizePlanner, plan: CompiledModel) -> 
 
 def use_of(kept: EnginePlans) -> SizeUse:
     """What is kept, and what has been."""
-    planned = [sized.sides for _, sized in kept.items if isinstance(sized, SizedPlan)]
+    planned = [sized.sides for _, sized in kept.items if isinstance(sized, ShapeProfile)]
     gradients = len(kept.keys) - len(planned)
     return SizeUse(tuple(sides for sides in planned if sides), kept.made, kept.dropped, kept.nbytes, gradients)
 
@@ -47,7 +47,7 @@ def added_weights_nbytes(plan: CompiledModel, beside: CompiledModel) -> int:
 
     Scales of float16 pairs are taken to be the same: both are fixed on the same samples.
     """
-    store = WeightStore(cast("Device", _Paper()))
+    store = WeightCache(cast("Device", _Paper()))
     found = []
     for each in (beside, plan):
         lease = store.lease(each.weights)

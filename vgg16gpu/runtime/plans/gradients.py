@@ -18,10 +18,10 @@ from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.host_arrays import as_array
-from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
-from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted, plan_of
+from vgg16gpu.runtime.on_device.direct import ErrorSink
+from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.plans.kept import CachedPlan, PlanCache
+from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec, plan_of
 
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
 
@@ -69,12 +69,12 @@ class Gradients:
         precision: str,
         kernels: str,
         samples: Callable[[Shape], Array] | None,
-        kept: KeptPlans[Hashable, Resident] | None = None,
+        kept: PlanCache[Hashable, CachedPlan] | None = None,
     ) -> None:
-        """samples, kept: as for `PreparedPrograms`. Raises ModelError for int8."""
+        """samples, kept: as for `ProgramCache`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph = graph
-        self._programs: PreparedPrograms[Shape] = PreparedPrograms(
+        self._programs: ProgramCache[Shape] = ProgramCache(
             device, options, samples, lambda shape: _wanted(graph, shape, precision), kept
         )
 
@@ -104,11 +104,11 @@ class Gradients:
 
     def vjp_on_device(
         self,
-        x: DeviceView,
-        cotangents: Sequence[DeviceView],
-        target: DeviceView,
+        x: StridedView,
+        cotangents: Sequence[StridedView],
+        target: StridedView,
         runs: Iterable[tuple[int, int]],
-        verdict: Verdict | None = None,
+        verdict: ErrorSink | None = None,
         *,
         singly: bool = False,
     ) -> None:
@@ -159,11 +159,11 @@ class Gradients:
         return found[: len(x)]
 
 
-def _wanted(graph: Graph, shape: Shape, precision: str) -> Wanted:
+def _wanted(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:
     found = gradient_graph(graph, shape, precision)
     inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
     shapes = {graph.input.name: shape, **inputs}
-    return Wanted(found.graph, shapes, f"the gradient of a batch of shape {shape}", tuple(found.cotangents))
+    return ProgramSpec(found.graph, shapes, f"the gradient of a batch of shape {shape}", tuple(found.cotangents))
 
 
 def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:

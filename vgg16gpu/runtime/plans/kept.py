@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.weight_store import Lease, WeightStore
+from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.executor import Executor
@@ -20,7 +20,7 @@ class NoRoomError(DeviceError):
     """A plan needs more memory than there is for it."""
 
 
-class Resident(Protocol):
+class CachedPlan(Protocol):
     """What is kept: a plan on the device, or what was made with one."""
 
     @property
@@ -40,10 +40,10 @@ class Resident(Protocol):
 
 
 Key = TypeVar("Key", bound=Hashable)
-Kept = TypeVar("Kept", bound=Resident)
+Kept = TypeVar("Kept", bound=CachedPlan)
 
 
-class KeptPlans(Generic[Key, Kept]):
+class PlanCache(Generic[Key, Kept]):
     """Plans by a key, such as a size of images. One thread at a time.
 
     At most so many `plans` are kept, and of `bound` bytes, weights included (None: half of what is free); only the plan
@@ -60,7 +60,7 @@ class KeptPlans(Generic[Key, Kept]):
         self.made = self.dropped = 0
         self._device = device
         self._most = plans
-        self._weights = WeightStore(device)
+        self._weights = WeightCache(device)
         self._kept: OrderedDict[Key, Kept] = OrderedDict()  # the one used last comes last
 
     @property
@@ -118,7 +118,7 @@ class KeptPlans(Generic[Key, Kept]):
         self.made += 1
         return executor
 
-    def _leased(self, plan: CompiledModel, what: str, most: int | None) -> Lease:
+    def _leased(self, plan: CompiledModel, what: str, most: int | None) -> WeightBinding:
         """The weights of a plan for which there is room."""
         lease = self._weights.lease(plan.weights)  # first, so that none of these goes with a plan that is dropped
         try:
@@ -128,14 +128,14 @@ class KeptPlans(Generic[Key, Kept]):
             raise
         return lease
 
-    def _loaded(self, plan: CompiledModel, lease: Lease) -> Executor:
+    def _loaded(self, plan: CompiledModel, lease: WeightBinding) -> Executor:
         try:
             return Executor.load(plan, self._device, lease)
         except BaseException:
             lease.release()
             raise
 
-    def _make_room(self, need: int, lease: Lease, what: str, most: int | None) -> None:
+    def _make_room(self, need: int, lease: WeightBinding, what: str, most: int | None) -> None:
         """Drop plans until there is room for `need` bytes more; none where that would not do.
 
         most: bytes of all that then lies there, or None for what the device has.

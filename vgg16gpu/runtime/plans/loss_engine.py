@@ -13,16 +13,16 @@ from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened, open_device
-from vgg16gpu.devices.base import Foreign
+from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, OutputForm
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
-from vgg16gpu.runtime.on_device.pending import Pending
-from vgg16gpu.runtime.on_device.results import Asked
-from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
-from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
+from vgg16gpu.runtime.on_device.pending import AsyncStatus
+from vgg16gpu.runtime.on_device.results import RunOptions
+from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
+from vgg16gpu.runtime.plans.comparison import Distance, FeatureComparison, Weight
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
@@ -76,7 +76,7 @@ class LossEngine(Closing):
         self.model = Model.of(model)
         check_batch(batch)
         check_memory_bound(memory)
-        self._compared = Comparison.of(self.model, layers, style, distance)
+        self._compared = FeatureComparison.of(self.model, layers, style, distance)
         warn_of_random_weights(self.model)
         self._inputs = LossInputs(self._compared, batch)
         self.names, self.graph = self._compared.names, self._compared.graph
@@ -89,7 +89,7 @@ class LossEngine(Closing):
             raise
         self._lock = threading.Lock()
         self._is_closed = False
-        self._pending: Pending | None = None
+        self._pending: AsyncStatus | None = None
 
     def targets(
         self, images: Any = None, style: Any = None, *, stream: Stream = None, out: Any = None, wait: bool = True
@@ -103,13 +103,13 @@ class LossEngine(Closing):
         are taken, too. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
         shapes `target_shapes` tells.
         """
-        return self._all_targets(images, style, Asked(stream, None, out, wait))[0]
+        return self._all_targets(images, style, RunOptions(stream, None, out, wait))[0]
 
     def enqueue_targets(self, images: Any, style: Any, out: Sequence[Any], stream: Stream) -> Enqueued:
         """As `targets` with wait=False, of arrays on the GPU; what `repeat` takes."""
-        return self._all_targets(images, style, Asked(stream, None, out, wait=False))[1]
+        return self._all_targets(images, style, RunOptions(stream, None, out, wait=False))[1]
 
-    def _all_targets(self, images: Any, style: Any, asked: Asked) -> tuple[tuple[Any, ...], Enqueued]:
+    def _all_targets(self, images: Any, style: Any, asked: RunOptions) -> tuple[tuple[Any, ...], Enqueued]:
         """The targets, and what has been enqueued for them."""
         out = asked.out
         content, styled = len(self._compared.content), len(self._compared.style)
@@ -161,7 +161,7 @@ class LossEngine(Closing):
         mean: the N-th part of each, so that their sum is the mean. stream, out, wait: as for `targets`.
         Raises InputError for targets that do not fit x.
         """
-        return self._loss(x, targets, Asked(stream, None, out, wait), gradient=False, mean=mean)[0]
+        return self._loss(x, targets, RunOptions(stream, None, out, wait), gradient=False, mean=mean)[0]
 
     def value_and_gradient(
         self,
@@ -178,7 +178,7 @@ class LossEngine(Closing):
         A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
         mean: of both the N-th part. out: two arrays.
         """
-        loss, gradient = self._loss(x, targets, Asked(stream, None, out, wait), gradient=True, mean=mean)
+        loss, gradient = self._loss(x, targets, RunOptions(stream, None, out, wait), gradient=True, mean=mean)
         return loss, gradient
 
     def compare(
@@ -200,7 +200,7 @@ class LossEngine(Closing):
         if isinstance(gradients, bool) or not isinstance(gradients, int | np.integer) or gradients not in (0, 1, 2):
             raise InputError(f"gradients {shown(gradients)}: give 0, 1 for that to x, or 2 for those to both")
         if is_on_device(x):
-            return self._compared_on_device(x, y, Asked(stream, None, out, wait), gradients, mean=mean)[0]
+            return self._compared_on_device(x, y, RunOptions(stream, None, out, wait), gradients, mean=mean)[0]
         refuse_on_host(stream, None, out, wait)
         first, second = self._inputs.images(x), self._inputs.images(y)
         self._inputs.check_pair(first.shape, second.shape)
@@ -216,7 +216,7 @@ class LossEngine(Closing):
 
     def enqueue_pair(self, x: Any, y: Any, out: Sequence[Any], stream: Stream, *, mean: bool = False) -> Enqueued:
         """As `compare` with wait=False, of arrays on the GPU; out: as many as results. What `repeat` takes."""
-        return self._compared_on_device(x, y, Asked(stream, None, out, wait=False), len(out) - 1, mean=mean)[1]
+        return self._compared_on_device(x, y, RunOptions(stream, None, out, wait=False), len(out) - 1, mean=mean)[1]
 
     def enqueue(
         self, x: Any, targets: Sequence[Any], out: Sequence[Any], stream: Stream, *, mean: bool = False
@@ -224,7 +224,7 @@ class LossEngine(Closing):
         """As `value` (of one array in `out`) or `value_and_gradient` (of two) with wait=False: what `repeat` takes."""
         if not is_on_device(x):
             raise InputError("x lies on the host, where nothing is enqueued; use value or value_and_gradient")
-        asked = Asked(stream, None, out, wait=False)
+        asked = RunOptions(stream, None, out, wait=False)
         return self._loss_on_device(x, targets, asked, gradient=len(out) > 1, mean=mean)[1]
 
     def repeat(self, enqueued: Enqueued, stream: Stream) -> bool:
@@ -269,7 +269,7 @@ class LossEngine(Closing):
     def __repr__(self) -> str:
         return f"LossEngine({self.model.name} on {self.device.facts.name}, {', '.join(self.names)})"
 
-    def _targets(self, images: Any, terms: tuple[int, ...], asked: Asked) -> tuple[tuple[Any, ...], Enqueued]:
+    def _targets(self, images: Any, terms: tuple[int, ...], asked: RunOptions) -> tuple[tuple[Any, ...], Enqueued]:
         if is_on_device(images):
             return self._targets_on_device(images, terms, asked)
         refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
@@ -281,14 +281,14 @@ class LossEngine(Closing):
         return _joined(parts, [shapes[i] for i in terms]), ()
 
     def _targets_on_device(
-        self, images: object, terms: tuple[int, ...], asked: Asked
+        self, images: object, terms: tuple[int, ...], asked: RunOptions
     ) -> tuple[tuple[Any, ...], Enqueued]:
         with self._lock:
             x, foreign = self._view(images, asked)
             pending, singly = self._begun(foreign, asked)
             shapes = self._inputs.target_shapes(x.shape)
             stored = self._stored(x.shape)
-            forms = [OutputForm(stored[i]) for i in terms]
+            forms = [TensorFormat(stored[i]) for i in terms]
             places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
             parts: Enqueued = ()
             for rows in self._inputs.cut(x.shape[0]):
@@ -298,13 +298,13 @@ class LossEngine(Closing):
             asked.lead(foreign)
         return found, parts
 
-    def _begun(self, foreign: Foreign, asked: Asked) -> tuple[Pending, bool]:
+    def _begun(self, foreign: ArrayInterop, asked: RunOptions) -> tuple[AsyncStatus, bool]:
         """What runs leave to say, and whether the stream captures. Raises InputError."""
-        self._pending = self._pending or Pending(self.device)
+        self._pending = self._pending or AsyncStatus(self.device)
         return self._pending, asked.checked(foreign, self._pending)
 
     def _loss(
-        self, images: Any, targets: Sequence[Any], asked: Asked, *, gradient: bool, mean: bool
+        self, images: Any, targets: Sequence[Any], asked: RunOptions, *, gradient: bool, mean: bool
     ) -> tuple[Any, ...]:
         if is_on_device(images):
             return self._loss_on_device(images, targets, asked, gradient=gradient, mean=mean)[0]
@@ -321,7 +321,7 @@ class LossEngine(Closing):
         return loss, *(self.graph.input.to_file(array) for array in others)
 
     def _loss_on_device(
-        self, images: object, targets: Sequence[object], asked: Asked, *, gradient: bool, mean: bool
+        self, images: object, targets: Sequence[object], asked: RunOptions, *, gradient: bool, mean: bool
     ) -> tuple[tuple[Any, ...], Enqueued]:
         """The results, and what has been enqueued for them."""
         if not all(map(is_on_device, require_several(targets))):
@@ -343,7 +343,7 @@ class LossEngine(Closing):
         return found, parts
 
     def _compared_on_device(
-        self, x: object, y: object, asked: Asked, gradients: int, *, mean: bool
+        self, x: object, y: object, asked: RunOptions, gradients: int, *, mean: bool
     ) -> tuple[tuple[Any, ...], Enqueued]:
         """The results, and what has been enqueued for them."""
         if not is_on_device(y):
@@ -364,7 +364,7 @@ class LossEngine(Closing):
             asked.lead(foreign)
         return found, parts
 
-    def _view(self, images: object, asked: Asked) -> tuple[DeviceView, Foreign]:
+    def _view(self, images: object, asked: RunOptions) -> tuple[StridedView, ArrayInterop]:
         """Images on the device, and what knows others' arrays there. Raises InputError."""
         self._require_open()
         foreign = self.device.foreign

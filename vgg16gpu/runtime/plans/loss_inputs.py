@@ -16,8 +16,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.host_arrays import as_array
-from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.plans.comparison import Comparison
+from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.plans.comparison import FeatureComparison
 
 _KEPT: Final = 256  # shapes of images
 
@@ -28,7 +28,7 @@ class LossInputs:
     compared: what is compared. batch: the most images that are computed at once.
     """
 
-    def __init__(self, compared: Comparison, batch: int) -> None:
+    def __init__(self, compared: FeatureComparison, batch: int) -> None:
         self._compared, self._graph, self._batch = compared, compared.graph, batch
         self._shapes: dict[Shape, list[Shape]] = {}
 
@@ -83,7 +83,7 @@ class LossInputs:
             for array, wanted in zip(arrays, shapes, strict=True)
         ]
 
-    def targets_on_device(self, targets: Sequence[DeviceView], shape: Shape) -> list[DeviceView]:
+    def targets_on_device(self, targets: Sequence[StridedView], shape: Shape) -> list[StridedView]:
         """As `targets`, of those that lie on the device; nothing is copied. Raises InputError."""
         shapes = self.target_shapes(shape)
         self._compared.check_targets([(y.element_type, y.shape) for y in targets], shapes, shape)
@@ -113,7 +113,7 @@ def require_several(targets: Any) -> Sequence[Any]:
     raise InputError(f"targets is {shown(targets)}; give what targets(...) gave, a tuple of arrays")
 
 
-def _repeated(view: DeviceView, count: int) -> DeviceView:
+def _repeated(view: StridedView, count: int) -> StridedView:
     """One row for all, without a copy."""
     if view.shape[0] == count:
         return view

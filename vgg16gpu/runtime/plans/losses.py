@@ -13,13 +13,13 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import DType
-from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.launches import Key
+from vgg16gpu.runtime.on_device.direct import ErrorSink
+from vgg16gpu.runtime.on_device.launches import PlacesKey
 from vgg16gpu.runtime.on_device.moves import can_be_read
-from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.gradients import gradient_options
-from vgg16gpu.runtime.plans.kept import KeptPlans
-from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
+from vgg16gpu.runtime.plans.kept import PlanCache
+from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
 
 _KEPT: Final = 256  # shapes of images
 
@@ -39,13 +39,13 @@ class _Key(NamedTuple):
     share: int = 1
 
 
-Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program, and the places of its launches
+Enqueued: TypeAlias = tuple[tuple[_Key, PlacesKey], ...]  # of each batch the program, and the places of its launches
 
 
 class Losses:
     """Losses of batches by a graph whose outputs are features. One thread at a time; close it.
 
-    The weights lie on the device once for all programs. memory: bytes of programs and weights, as for `KeptPlans`. A
+    The weights lie on the device once for all programs. memory: bytes of programs and weights, as for `PlanCache`. A
     batch for whose program there is no room is cut into halves, and these.
     """
 
@@ -59,11 +59,11 @@ class Losses:
         samples: Callable[[Shape], Array] | None,
         memory: int | None = None,
     ) -> None:
-        """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
+        """samples: as for `ProgramCache`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph, self._terms, self._precision = graph, tuple(terms), precision
-        self._programs: PreparedPrograms[_Key] = PreparedPrograms(
-            device, options, samples, self._wanted, KeptPlans(device, memory)
+        self._programs: ProgramCache[_Key] = ProgramCache(
+            device, options, samples, self._wanted, PlanCache(device, memory)
         )
         self._is_whole = graph.input.shape[0] is not None  # a batch has the size that the file says
         self._readable = tuple(
@@ -86,10 +86,10 @@ class Losses:
 
     def targets_on_device(
         self,
-        x: DeviceView,
+        x: StridedView,
         terms: tuple[int, ...],
-        outs: Sequence[DeviceView],
-        verdict: Verdict | None,
+        outs: Sequence[StridedView],
+        verdict: ErrorSink | None,
         *,
         singly: bool,
     ) -> Enqueued:
@@ -98,10 +98,10 @@ class Losses:
 
     def loss_on_device(
         self,
-        x: DeviceView,
-        targets: Sequence[DeviceView],
-        outs: Sequence[DeviceView],
-        verdict: Verdict | None,
+        x: StridedView,
+        targets: Sequence[StridedView],
+        outs: Sequence[StridedView],
+        verdict: ErrorSink | None,
         *,
         singly: bool,
         share: int = 1,
@@ -115,10 +115,10 @@ class Losses:
 
     def compare_on_device(
         self,
-        x: DeviceView,
-        y: DeviceView,
-        outs: Sequence[DeviceView],
-        verdict: Verdict | None,
+        x: StridedView,
+        y: StridedView,
+        outs: Sequence[StridedView],
+        verdict: ErrorSink | None,
         *,
         singly: bool,
         share: int = 1,
@@ -173,9 +173,9 @@ class Losses:
     def _on_device(
         self,
         key: _Key,
-        inputs: Sequence[DeviceView],
-        outs: Sequence[DeviceView],
-        verdict: Verdict | None,
+        inputs: Sequence[StridedView],
+        outs: Sequence[StridedView],
+        verdict: ErrorSink | None,
         singly: bool,
     ) -> Enqueued:
         """Enqueue the same for arrays on the device, whose results go to `outs`."""
@@ -195,7 +195,7 @@ class Losses:
         given = dict(zip(prepared.wanted.shapes, inputs, strict=True))
         return ((key, prepared.placed.run(given, outs, verdict, singly=singly)),)
 
-    def _readable_elements(self, targets: Sequence[DeviceView]) -> tuple[DType, ...] | None:
+    def _readable_elements(self, targets: Sequence[StridedView]) -> tuple[DType, ...] | None:
         """Return what targets are made of, if the kernels can read all of them where they lie; else None."""
         can_be = all(
             target.element in readable and can_be_read(target)
@@ -211,21 +211,21 @@ class Losses:
         rows = self._programs.fitting(count, lambda rows: key._replace(shape=(rows, *sample)))
         return [slice(first, first + rows) for first in range(0, count, rows)] if rows < count else []
 
-    def _wanted(self, key: _Key) -> Wanted:
+    def _wanted(self, key: _Key) -> ProgramSpec:
         inputs, what = {self._graph.input.name: key.shape}, f"the loss of a batch of shape {key.shape}"
         if key.kind == "targets":
             graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
-            return Wanted(graph, inputs, what)
+            return ProgramSpec(graph, inputs, what)
         terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
         if key.kind == "pair":
             made = pair_graph(self._graph, terms, key.shape, gradients=key.gradients, precision=self._precision)
-            return Wanted(made, {**inputs, made.others[0].name: key.shape}, what)
+            return ProgramSpec(made, {**inputs, made.others[0].name: key.shape}, what)
         found = loss_graph(self._graph, terms, key.shape, gradient=key.gradients > 0, precision=self._precision)
         given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
-        return Wanted(found.graph, {**inputs, **found.targets}, what, given=given)
+        return ProgramSpec(found.graph, {**inputs, **found.targets}, what, given=given)
 
 
-def _as_map(target: DeviceView, shape: Shape) -> DeviceView:
+def _as_map(target: StridedView, shape: Shape) -> StridedView:
     """Where a target lies, (N, H*W, C), as the map of this shape that it holds; a Gram matrix as it is."""
     if len(shape) != 4:
         return target

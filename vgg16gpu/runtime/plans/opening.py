@@ -21,7 +21,7 @@ from vgg16gpu.runtime.forms import InputForm
 
 if TYPE_CHECKING:
     from vgg16gpu.runtime.plans.engine_plans import EnginePlans
-    from vgg16gpu.runtime.plans.sizes import AnySize
+    from vgg16gpu.runtime.plans.sizes import DynamicShapes
 
 Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
 ANY: Final = "any"
@@ -72,7 +72,7 @@ def warn_of_random_weights(model: Model) -> None:
 
 def kept_plans(
     model: Model, planner: SizePlanner, device: Device, size: Size, memory: Any, *, gradient: bool
-) -> tuple[EnginePlans | None, AnySize | None]:
+) -> tuple[EnginePlans | None, DynamicShapes | None]:
     """Where plans are kept, and what plans sizes as they come; None where an engine has one plan, or one size.
 
     size: as it is asked for. memory: bytes, or None. Raises ModelError for "any" of a model that fixes its size, and
@@ -82,14 +82,14 @@ def kept_plans(
     is_any = _takes_any(model, planner, size)
     if not is_any and not gradient:
         return None, None
-    from vgg16gpu.runtime.plans.kept import KeptPlans  # noqa: PLC0415 - an engine of one plan does without
+    from vgg16gpu.runtime.plans.kept import PlanCache  # noqa: PLC0415 - an engine of one plan does without
 
-    kept: EnginePlans = KeptPlans(device, memory)
+    kept: EnginePlans = PlanCache(device, memory)
     if not is_any:
         return kept, None
-    from vgg16gpu.runtime.plans.sizes import AnySize  # noqa: PLC0415 - a model of one size does without
+    from vgg16gpu.runtime.plans.sizes import DynamicShapes  # noqa: PLC0415 - a model of one size does without
 
-    return kept, AnySize(planner, kept)
+    return kept, DynamicShapes(planner, kept)
 
 
 def _takes_any(model: Model, planner: SizePlanner, size: Size) -> bool:

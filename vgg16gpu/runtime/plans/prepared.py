@@ -16,14 +16,14 @@ from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.program.values import DType
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
-from vgg16gpu.runtime.plans.kept import KeptPlans, NoRoomError, Resident
+from vgg16gpu.runtime.plans.kept import CachedPlan, NoRoomError, PlanCache
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST: Final = 1024  # batches that were cut
 _NONE: Mapping[str, DType] = MappingProxyType({})
 
 
-class Wanted(NamedTuple):
+class ProgramSpec(NamedTuple):
     """A program that is to be made. shapes: of its inputs, the first of them first; what: for messages.
 
     cotangents: of a gradient, all of them, in the order of the outputs. given: as in `PlanOptions`.
@@ -41,12 +41,12 @@ class Wanted(NamedTuple):
         return tuple(self.shapes)[1:]
 
 
-class Prepared(NamedTuple):
+class LoadedProgram(NamedTuple):
     """A program on the device."""
 
     executor: Executor
     placed: PlacedRuns
-    wanted: Wanted
+    wanted: ProgramSpec
 
     @property
     def is_busy(self) -> bool:
@@ -69,9 +69,9 @@ class Prepared(NamedTuple):
 
 
 def plan_of(
-    wanted: Wanted, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None
+    wanted: ProgramSpec, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None
 ) -> CompiledModel:
-    """Its plan. samples: as for `PreparedPrograms`. Raises ModelError."""
+    """Its plan. samples: as for `ProgramCache`. Raises ModelError."""
     options = replace(options, given=wanted.given)
     if samples is not None:
         shape = next(iter(wanted.shapes.values()))
@@ -79,7 +79,7 @@ def plan_of(
     return make_plan(wanted.graph, facts, wanted.shapes, options)
 
 
-class PreparedPrograms(Generic[Key]):
+class ProgramCache(Generic[Key]):
     """Programs by a key. One thread at a time; close it.
 
     wanted: says what the program of a key is. samples: makes typical inputs of a shape, which fp32 on tensor cores
@@ -92,26 +92,26 @@ class PreparedPrograms(Generic[Key]):
         device: Device,
         options: PlanOptions,
         samples: Callable[[Shape], Array] | None,
-        wanted: Callable[[Key], Wanted],
-        kept: KeptPlans[Hashable, Resident] | None = None,
+        wanted: Callable[[Key], ProgramSpec],
+        kept: PlanCache[Hashable, CachedPlan] | None = None,
     ) -> None:
         self._device, self._options, self._samples, self._wanted = device, options, samples, wanted
-        self._kept: KeptPlans[Hashable, Resident] = KeptPlans(device) if kept is None else kept
+        self._kept: PlanCache[Hashable, CachedPlan] = PlanCache(device) if kept is None else kept
         self._mine = object()  # begins the keys of these among others
         self._rows: dict[Key, int] = {}  # at once, of what there was no room for as a whole
 
-    def find(self, key: Key) -> Prepared | None:
+    def find(self, key: Key) -> LoadedProgram | None:
         """The program of a key, if it is kept."""
         found = self._kept.find((self._mine, key))
-        return found if isinstance(found, Prepared) else None
+        return found if isinstance(found, LoadedProgram) else None
 
-    def at(self, key: Key) -> Prepared:
+    def at(self, key: Key) -> LoadedProgram:
         """The program of a key. Raises ModelError, NoRoomError, DeviceError and KernelError."""
         if kept := self.find(key):
             return kept
         wanted, plan = self.planned(key)
         executor = self._kept.load(plan, wanted.what, is_within=True)
-        prepared = Prepared(executor, PlacedRuns(executor), wanted)
+        prepared = LoadedProgram(executor, PlacedRuns(executor), wanted)
         self._kept.keep((self._mine, key), prepared)
         return prepared
 
@@ -138,7 +138,7 @@ class PreparedPrograms(Generic[Key]):
             self._rows[whole] = rows
         return rows
 
-    def planned(self, key: Key) -> tuple[Wanted, CompiledModel]:
+    def planned(self, key: Key) -> tuple[ProgramSpec, CompiledModel]:
         """What the program of a key is, and its plan, which nobody keeps. Raises ModelError."""
         wanted = self._wanted(key)
         return wanted, plan_of(wanted, self._device.facts, self._options, self._samples)

@@ -16,7 +16,7 @@ from vgg16gpu.program.plans import CompiledModel, LaunchPlan
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm
-from vgg16gpu.runtime.outputs import Results, joined
+from vgg16gpu.runtime.outputs import OutputRows, joined
 from vgg16gpu.runtime.plans.batch_sizes import costs, cover
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class SizeUse:
     gradients: int = 0
 
 
-class SizedPlan:
+class ShapeProfile:
     """A plan for one size of images, on the device. One thread at a time.
 
     Attributes: `plan`; `executor`; `form`: what inputs of this size must be;
@@ -115,7 +115,7 @@ class SizedPlan:
         """The smallest batch size that holds so many images."""
         return self.sizes[bisect_left(self.sizes, count)]
 
-    def joined(self, parts: Sequence[Results]) -> tuple[Array, ...]:
+    def joined(self, parts: Sequence[OutputRows]) -> tuple[Array, ...]:
         """The outputs for images that were run in parts."""
         if not parts:
             return tuple(np.empty(shape, np.float32) for shape in self.output_shapes(0))

@@ -13,12 +13,12 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.plans import CompiledModel
 from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, load_sized
-from vgg16gpu.runtime.plans.sized import SizedPlan
+from vgg16gpu.runtime.plans.sized import ShapeProfile
 
 _log = logging.getLogger(__name__)
 
 
-class AnySize:
+class DynamicShapes:
     """Plans of one model for the sizes that come. One thread at a time."""
 
     def __init__(self, planner: SizePlanner, kept: EnginePlans) -> None:
@@ -32,12 +32,12 @@ class AnySize:
         except ModelError as error:
             raise InputError(f"input '{self._planner.graph.input.name}': {error}") from error
 
-    def at(self, sides: tuple[int, int]) -> SizedPlan:
+    def at(self, sides: tuple[int, int]) -> ShapeProfile:
         """The plan for this size, made now if there is none.
 
         Raises InputError, ModelError, DeviceError, KernelError.
         """
-        if isinstance(found := self._kept.find(sides), SizedPlan):
+        if isinstance(found := self._kept.find(sides), ShapeProfile):
             self._kept.pinned = sides
             return found
         self.check(sides)
@@ -47,7 +47,7 @@ class AnySize:
         _log.info("size %dx%d planned in %.3g s", height, width, time.perf_counter() - started)
         return sized
 
-    def load(self, plan: CompiledModel) -> SizedPlan:
+    def load(self, plan: CompiledModel) -> ShapeProfile:
         """Bring a plan to the device, and keep it: the one that stays. Raises DeviceError and KernelError."""
         return load_sized(self._kept, self._planner, plan)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from vgg16gpu.devices.base import Captured, Device, Foreign
+from vgg16gpu.devices.base import ArrayInterop, Captured, Device
 from vgg16gpu.errors import Error
 from vgg16gpu_lab.layout import channels_first, in_layout, room
 from vgg16gpu_lab.measure.cudnn.base import (
@@ -43,7 +43,7 @@ _loaded: set[tuple[int, int]] = set()  # front ends (their identity), and cards,
 class Frontend:
     """`base.Way`. Raises MissingLibraryError where package or library are not here, or do not start."""
 
-    def __init__(self, device: Device, foreign: Foreign) -> None:
+    def __init__(self, device: Device, foreign: ArrayInterop) -> None:
         self._device, self._foreign = device, foreign
         self._cudnn = _import()
         self.version = str(self._cudnn.backend_version_string())
@@ -83,7 +83,7 @@ class FrontendSession:
         self,
         cudnn: Any,
         device: Device,
-        foreign: Foreign,
+        foreign: ArrayInterop,
         problem: Problem,
         inputs: Inputs,
         order: Order,

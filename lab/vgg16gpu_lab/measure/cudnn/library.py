@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from vgg16gpu.devices.base import Device, Foreign
+from vgg16gpu.devices.base import ArrayInterop, Device
 from vgg16gpu.errors import Error
 from vgg16gpu_lab.measure.cudnn.base import ORDERS, Candidate, MissingLibraryError, Order, Request, Session, Way, told
 from vgg16gpu_lab.measure.cudnn.frontend import Frontend
@@ -22,7 +22,7 @@ WORKSPACE_NBYTES: Final = 500_000_000  # as in S2
 TOLERANCE: Final = 1e-5  # norm-wise, as of the variants
 TF32_TOLERANCE: Final = 2e-3
 
-_WAYS: Final[tuple[Callable[[Device, Foreign], Way], ...]] = (Frontend, Torch)
+_WAYS: Final[tuple[Callable[[Device, ArrayInterop], Way], ...]] = (Frontend, Torch)
 _TRY_SECONDS, _TRY_SAMPLES = 0.05, 5  # of a plan; the best of an order is measured in full
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from vgg16gpu.devices.base import Device, Foreign
+from vgg16gpu.devices.base import ArrayInterop, Device
 from vgg16gpu_lab.measure.cudnn.base import Candidate, Inputs, MissingLibraryError, Order, Request, told, too_large
 from vgg16gpu_lab.problem import Array, Problem
 
@@ -21,7 +21,7 @@ _SWITCHES: Final = ("benchmark", "benchmark_limit", "allow_tf32")  # of torch.ba
 class Torch:
     """`base.Way`. Raises MissingLibraryError without torch, without its CUDA, or without its cuDNN."""
 
-    def __init__(self, device: Device, foreign: Foreign) -> None:
+    def __init__(self, device: Device, foreign: ArrayInterop) -> None:
         self._device, self._foreign = device, foreign
         self._torch = torch = _import()
         if not (torch.cuda.is_available() and torch.backends.cudnn.is_available()):
@@ -46,7 +46,7 @@ class TorchSession:
         self,
         torch: Any,
         device: Device,
-        foreign: Foreign,
+        foreign: ArrayInterop,
         problem: Problem,
         inputs: Inputs,
         order: Order,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.devices.cuda.install.build import Progress, in_parallel
+from vgg16gpu.devices.cuda.install.build import BuildProgress, in_parallel
 
 SETUP = """
 from setuptools import Extension, setup
@@ -35,7 +35,7 @@ def sources(folder, names):
 
 
 def quiet():
-    return Progress(lambda _: None)
+    return BuildProgress(lambda _: None)
 
 
 def test_the_first_failure_ends_it(tmp_path):
@@ -56,7 +56,7 @@ def test_the_first_failure_ends_it(tmp_path):
 
 def test_progress():
     lines, now = [], [100.0]
-    progress = Progress(lines.append, clock=lambda: now[0])
+    progress = BuildProgress(lines.append, clock=lambda: now[0])
     progress.tell()  # nothing to tell yet
     progress.begin(2)
     progress.advance()
@@ -67,7 +67,7 @@ def test_progress():
 
 def test_progress_is_told_while_a_file_takes_long():
     told = threading.Event()
-    progress = Progress(lambda _: told.set())
+    progress = BuildProgress(lambda _: told.set())
     progress.begin(1)
     with progress.told_every(0.01):
         assert told.wait(60)

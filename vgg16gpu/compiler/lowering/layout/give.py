@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import DType, Layout, OutputForm, Pointer, TensorDesc
+from vgg16gpu.program.values import DType, Layout, Pointer, TensorDesc, TensorFormat
 
 SOURCE = "give.cu"
 TILE = 32
@@ -35,7 +35,7 @@ class _Matrices(NamedTuple):
     turned: bool
 
 
-def give(x: TensorDesc, form: OutputForm, target: Pointer, images: int | None = None) -> KernelLaunch:
+def give(x: TensorDesc, form: TensorFormat, target: Pointer, images: int | None = None) -> KernelLaunch:
     """A stored value in this form at `target`: all of it, or its first images."""
     found = _matrices(x, form)
     images = images or _images(x)
@@ -65,7 +65,7 @@ def _images(x: TensorDesc) -> int:
     return x.shape[0] if len(x.shape) > 1 else 1
 
 
-def _matrices(x: TensorDesc, form: OutputForm) -> _Matrices:
+def _matrices(x: TensorDesc, form: TensorFormat) -> _Matrices:
     per_image = math.prod(x.shape[1:]) if len(x.shape) > 1 else math.prod(x.shape)
     if len(x.shape) not in (2, 4):
         return _Matrices(1, per_image, per_image, per_image, turned=False)

@@ -1,7 +1,8 @@
 """Pictures of any size resized and cropped as Pillow does it: the Python side of kernels/layout/resize.cu.
 
-A batch is a table of numbers and the pictures' bytes; both passes and their weights are the device's. What is done to
-a picture is a `Fit`; which of the two passes comes first has changed from version to version of Pillow: `PassOrder`.
+A batch is a table of numbers and the pictures' bytes; both passes and their weights are the device's. What is done to a
+picture is a `ResizeSpec`; which of the two passes comes first has changed from version to version of Pillow:
+`PassOrder`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PassOrder(Enum):
 
 
 @dataclass(frozen=True)
-class Fit:
+class ResizeSpec:
     """What is done to every picture. `order`: of the Pillow whose bits are wanted."""
 
     size: tuple[int, int]  # (H, W) of the network
@@ -66,7 +67,7 @@ def takes(heights: Integers, widths: Integers) -> Flags:
     return (np.minimum(heights, widths) >= 1) & (np.maximum(heights, widths) <= MAX_SIDE)
 
 
-def scratch_nbytes(fit: Fit, heights: Integers, widths: Integers) -> npt.NDArray[np.int64]:
+def scratch_nbytes(fit: ResizeSpec, heights: Integers, widths: Integers) -> npt.NDArray[np.int64]:
     """Bytes of scratch on the device for each picture: first pixel, number and weights of each row and column."""
     rows, columns = _resized(fit, heights, widths)
     height, width = fit.size
@@ -75,7 +76,7 @@ def scratch_nbytes(fit: Fit, heights: Integers, widths: Integers) -> npt.NDArray
 
 
 def entries(
-    fit: Fit,
+    fit: ResizeSpec,
     offsets: Integers,
     heights: Integers,
     widths: Integers,
@@ -112,7 +113,7 @@ def entries(
 
 
 def table(
-    fit: Fit,
+    fit: ResizeSpec,
     offsets: Integers,
     heights: Integers,
     widths: Integers,
@@ -130,7 +131,7 @@ def with_header(entries: Words) -> Words:
 
 
 def steps(
-    fit: Fit, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int
+    fit: ResizeSpec, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int
 ) -> tuple[KernelLaunch, ...]:
     """Two launches that make (row, H, W, channels) bytes at `out` of every picture in `table`, at most `most`.
 
@@ -159,7 +160,9 @@ def steps(
     )
 
 
-def _resized(fit: Fit, heights: Integers, widths: Integers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _resized(
+    fit: ResizeSpec, heights: Integers, widths: Integers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The rows and columns that each picture has before the crop."""
     heights, widths = np.asarray(heights, np.int64), np.asarray(widths, np.int64)
     if fit.crop:
@@ -167,7 +170,7 @@ def _resized(fit: Fit, heights: Integers, widths: Integers) -> tuple[npt.NDArray
     return np.full_like(heights, fit.size[0]), np.full_like(widths, fit.size[1])
 
 
-def _taps(fit: Fit, sizes: Integers, resized: Integers) -> npt.NDArray[np.int64]:
+def _taps(fit: ResizeSpec, sizes: Integers, resized: Integers) -> npt.NDArray[np.int64]:
     """The most pixels of a picture that a row or column is made of."""
     if fit.interpolation == "nearest":
         return np.ones(np.shape(sizes), np.int64)

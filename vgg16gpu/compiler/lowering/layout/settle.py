@@ -10,7 +10,7 @@ from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
 from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import OutputForm, Pointer
+from vgg16gpu.program.values import Pointer, TensorFormat
 
 KERNEL: Final = Kernel("settle.cu", "settle")
 WORDS: Final = 4  # of `found`
@@ -23,7 +23,7 @@ class RunOutput(NamedTuple):
 
     pointer: Pointer
     shape: Shape
-    form: OutputForm
+    form: TensorFormat
     is_whole: bool
 
 

@@ -24,7 +24,7 @@ PERIOD = 5.0  # seconds between two lines of progress
 Compile: TypeAlias = Callable[..., list[str]]  # (compiler, sources, options...) -> names of object files
 
 
-class Progress:
+class BuildProgress:
     """How many files of an extension are compiled, told now and then."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +69,7 @@ class Progress:
             thread.join()
 
 
-def in_parallel(compile_all: Compile, jobs: int, progress: Progress) -> Compile:
+def in_parallel(compile_all: Compile, jobs: int, progress: BuildProgress) -> Compile:
     """A `CCompiler.compile` that calls the given one for each file, `jobs` at a time, large files first.
 
     Object files come in the order of the sources. The first failure is raised, and what has not begun is left out.
@@ -96,7 +96,7 @@ def in_parallel(compile_all: Compile, jobs: int, progress: Progress) -> Compile:
     return compile_each
 
 
-def build_wheel(source: str, folder: str, jobs: int, progress: Progress) -> None:
+def build_wheel(source: str, folder: str, jobs: int, progress: BuildProgress) -> None:
     """Write the wheel of the source tree into `folder`. Raises whatever setuptools raises."""
     backend = importlib.import_module("setuptools.build_meta")  # first: it puts its own distutils in place
     compiler = importlib.import_module("distutils.ccompiler").CCompiler
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
     source, folder, jobs = arguments
     with os.fdopen(os.dup(1), "w", buffering=1) as people:
         os.dup2(2, 1)
-        build_wheel(source, folder, int(jobs), Progress(lambda line: print(line, file=people)))
+        build_wheel(source, folder, int(jobs), BuildProgress(lambda line: print(line, file=people)))
 
 
 if __name__ == "__main__":
