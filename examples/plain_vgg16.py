@@ -140,12 +140,12 @@ class Cpu:
 
     def __init__(self) -> None:
         from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415 - the plain path needs no package of ours
-        from vgg16gpu.program import launches, values  # noqa: PLC0415
+        from vgg16gpu.program import launch, types  # noqa: PLC0415 - as above
 
-        self.launches, self.values = launches, values
+        self.launch_types, self.types = launch, types
         self.device = CpuDevice()
         self.name = self.device.facts.name
-        self.kernels = {file.stem: launches.Kernel(str(file), file.stem) for file in KERNELS.glob("*.cu")}
+        self.kernels = {file.stem: launch.Kernel(str(file), file.stem) for file in KERNELS.glob("*.cu")}
         self.device.build(self.kernels.values())
 
     def allocate(self, count: int) -> int:
@@ -164,11 +164,11 @@ class Cpu:
 
     def launch(self, layer: Layer, buffers: list[int]) -> None:
         """Run a layer: pointers first, then its integers."""
-        given = self.values.Arena.GIVEN  # addresses that count from 0
-        pointers = [self.values.Pointer(given, buffer) for buffer in buffers]
-        integers = [self.launches.Scalar(number) for number in layer.integers]
-        grid, block = self.launches.Dim3(*layer.grid), self.launches.Dim3(*layer.block)
-        step = self.launches.KernelLaunch(self.kernels[layer.kernel], grid, block, (*pointers, *integers))
+        given = self.types.Arena.GIVEN  # addresses that count from 0
+        pointers = [self.types.Pointer(given, buffer) for buffer in buffers]
+        integers = [self.launch_types.Scalar(number) for number in layer.integers]
+        grid, block = self.launch_types.Dim3(*layer.grid), self.launch_types.Dim3(*layer.block)
+        step = self.launch_types.KernelLaunch(self.kernels[layer.kernel], grid, block, (*pointers, *integers))
         self.device.bind([step], {given: 0})()
 
     def mark(self) -> float:

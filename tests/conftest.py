@@ -18,7 +18,7 @@ from vgg16gpu.devices import open_device, stages
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

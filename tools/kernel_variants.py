@@ -31,8 +31,8 @@ from vgg16gpu.devices import copy_kernel
 from vgg16gpu.devices.cuda.compiler import architecture
 from vgg16gpu.devices.kernel_source import headers, kernel_dir, source_name
 from vgg16gpu.devices.tile_tables import TABLES, table
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab import variants as lab
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import places

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import ALIGNMENT, Arena, DeviceFacts, Pointer
 from vgg16gpu_lab.problem import Problem
 
 Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other

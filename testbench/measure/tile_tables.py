@@ -29,7 +29,7 @@ from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.devices import open_device, tile_tables
 from vgg16gpu.devices.tile_tables import Kin
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.device_properties import DeviceFacts, Tiles
+from vgg16gpu.program.types import DeviceFacts, Tiles
 from vgg16gpu.runtime.engine import Engine
 
 OWN, NEAREST = "own", "nearest"

@@ -15,8 +15,8 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.kernel_source import read_source
 from vgg16gpu.io.synthetic import typical_inputs
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 from vgg16gpu.runtime.engine import Engine
 
 REPEATS: Final = 50  # runs, of which the one of median length is shown

@@ -25,7 +25,7 @@ from vgg16gpu.bench.records.record import SCHEMA, read, select
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -22,7 +22,7 @@ from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import KernelError, ModelError
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 SMALL = Vgg(size=32, hidden=128, classes=100)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")

@@ -14,7 +14,7 @@ from vgg16gpu.compiler.compile import EngineOptions, compile_model
 from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Transpose
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.session import Session
 

@@ -10,8 +10,8 @@ import pytest
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Pointer
 
 SOURCE = str(Path(__file__).parents[1] / "fixtures" / "constants.cu")
 KERNEL = Kernel(SOURCE, "scale_and_shift")

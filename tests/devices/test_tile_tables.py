@@ -15,7 +15,7 @@ from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 GPU = "NVIDIA H200"
 CONV = ConvDesc(1, 28, 28, 256, 512, DType.F16, DType.F16, pool=False)

@@ -23,8 +23,8 @@ from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, DType, Pointer, TensorFormat
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, DType, Pointer, TensorFormat
 
 BATCH = 3
 LEFT, ROOM = 0x5A, 0x5B  # what the arena and the outputs hold where nobody has written

@@ -46,7 +46,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.kernel_source import files
-from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.launch import KernelLaunch
 
 LIMITS: Final = (-0.75, 1.25)  # both are float16 and bfloat16: who rounds first and clips then gives the same
 POSITIVE: Final = (0.0, 1.25)

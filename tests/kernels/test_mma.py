@@ -18,7 +18,7 @@ from tests.support.kernel_harness import seeded
 from vgg16gpu.compiler.lowering import mma_geometry
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 Float: TypeAlias = npt.NDArray[np.float64]
 

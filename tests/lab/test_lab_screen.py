@@ -8,7 +8,7 @@ from rich.console import Console
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.bench.measure.timing import Summary
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab.cli import screen as lab_screen
 from vgg16gpu_lab.experiment import Row, experiments
 from vgg16gpu_lab.measure.bench_rig import BenchRig

@@ -19,7 +19,7 @@ from tests.kernels.general import (
     test_softmax,
 )
 from tests.mutants.mutant import Edit, Mutant, for_each
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 MAPS = (2, 5, 3, 4)
 

@@ -8,7 +8,7 @@ from itertools import product
 from tests.kernels.general import test_feature_loss, test_gram, test_masked_gradient, test_power_of_two, test_row_sum
 from tests.kernels.layout import test_convert, test_give, test_rescale
 from tests.mutants.mutant import Edit, Mutant, for_each
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
 ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="absolute", shape=(2, 64, 17, 9))

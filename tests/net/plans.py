@@ -35,8 +35,8 @@ from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_
 from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
 from vgg16gpu.devices.tile_tables import TABLES, Kin, table
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 
 RECORD: Final = Path(__file__).with_name("plans.json")

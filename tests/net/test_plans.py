@@ -8,8 +8,8 @@ import pytest
 
 from tests.net import plans
 from tests.net.text import PlanText
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import Pointer
 
 
 @pytest.fixture

@@ -13,9 +13,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import (
+    Argument,
+    CompiledModel,
+    KernelLaunch,
+    LaunchPlan,
+    Scalar,
+    StridedIndexer,
+    TmaDescriptor,
+)
+from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
 
 _ARENAS: Final = {Arena.WEIGHTS: "W", Arena.ACTIVATIONS: "A", Arena.STAGING: "S", Arena.GIVEN: "G"}
 _ELEMENTS: Final = {

@@ -16,8 +16,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.executor import Executor, check_memory
 from vgg16gpu.runtime.stored import decoded
 

@@ -14,8 +14,8 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16, ResultBlock
 
 CPU = DeviceFacts("cpu", "cpu", 1, (0, 0), 48 * 1024, 1 << 30, 1 << 30)

@@ -18,7 +18,7 @@ from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.executor import Executor
 

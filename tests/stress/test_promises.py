@@ -15,7 +15,7 @@ from tests.support import reference
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.engine import Engine
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)

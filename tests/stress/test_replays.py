@@ -12,7 +12,7 @@ from tests.stress.replays import OTHER_BATCH, TOGETHER, measure
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.staging import Rows
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.types import TensorDesc
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.outputs import OutputRows
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Argument, Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Pointer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

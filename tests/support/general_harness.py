@@ -20,8 +20,8 @@ from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, WeightPacker
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import StatusBlock
+from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
 
 NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
 NO_PLACES = OpMemory(NOWHERE, StatusBlock(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)

@@ -20,8 +20,8 @@ from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import Arena, DType, Pointer
+from vgg16gpu.program.launch import Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import Arena, DType, Pointer
 
 _SOURCES: Final = ("conv_wgmma.cu", "conv_wgmma_small.cu", "conv_first.cu")
 _Places = Callable[[Pointer], int]

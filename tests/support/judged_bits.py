@@ -13,8 +13,7 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.wgmma_harness import Trial, resident
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, TmaDescriptor
 from vgg16gpu.runtime.executor import Executor
 
 

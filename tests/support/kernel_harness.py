@@ -38,15 +38,13 @@ from vgg16gpu.compiler.lowering import base
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
-from vgg16gpu.compiler.planner import schedule
+from vgg16gpu.compiler.planner import memory, schedule
+from vgg16gpu.compiler.planner.memory import LiveRange
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program import arena as memory
-from vgg16gpu.program.arena import LiveRange
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import Arena, DType, Layout, Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.stored import decoded
 

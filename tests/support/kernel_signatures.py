@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
+from vgg16gpu.program.types import Pointer
 
 
 @cache

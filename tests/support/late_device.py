@@ -14,8 +14,8 @@ from typing import Any
 
 from vgg16gpu.devices.base import Bytes, Event, Stream, Transfer, step_by_step
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena
 
 
 class LateDevice(CpuDevice):

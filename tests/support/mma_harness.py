@@ -17,9 +17,8 @@ from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import HaloTile
 from vgg16gpu.compiler.lowering.gemm import gemm_mma
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts, DType
 
 STORED = {"fp16": DType.F16, "bf16": DType.BF16, "int8": DType.U8}  # behind a ReLU
 PRECISIONS = tuple(STORED)

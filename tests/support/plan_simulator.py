@@ -23,10 +23,8 @@ from vgg16gpu.compiler.planner import selection
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import ProgramBuilder
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc, TensorFormat
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import Arena, DeviceFacts, Layout, Pointer, TensorDesc, TensorFormat
 
 CONTROL = "control words"
 

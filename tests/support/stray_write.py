@@ -16,8 +16,8 @@ from tests.support.cpu_kernels import fixture_kernel
 from tests.support.narrow_vgg import images
 from vgg16gpu import EnginePool
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import Dim3, KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Dim3, KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 
 NOWHERE = 16  # an address
 

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from vgg16gpu.devices.base import Counters, step_by_step
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import Arena, DeviceFacts, Pointer
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 # How many arguments, the first ones, a step of the build writes; other steps write no weights.

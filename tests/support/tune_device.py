@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import Arena, DeviceFacts, Pointer
 
 H200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 Y_ARGUMENT = {"conv_wgmma": 2, "conv_wgmma_small": 2, "conv_first": 0, "conv_first_two": 1, "gemm_wgmma": 3, "gemv": 0}

@@ -34,10 +34,8 @@ from vgg16gpu.compiler.quantization.scheme import Scale, Scales, quantise, quant
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import usable_cores
 from vgg16gpu.errors import Error
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import CompiledModel, Kernel, KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import DeviceFacts, DType, TensorDesc
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 

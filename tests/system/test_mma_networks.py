@@ -20,10 +20,8 @@ from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Graph, GraphInput, Op,
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
 

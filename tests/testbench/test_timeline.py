@@ -18,7 +18,7 @@ from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.kernel_source import own_sources, read_source, source_name
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.types import Arena
 from vgg16gpu.zoo.generate import make_vgg
 
 

@@ -40,8 +40,7 @@ from vgg16gpu.devices.cuda.probe import (
 )
 from vgg16gpu.devices.platforms import machine_memory, usable_cores
 from vgg16gpu.errors import Error
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
+from vgg16gpu.program.types import Arena, DeviceFacts, Layout, Pointer, TensorDesc
 
 GIB = 1 << 30
 ENOUGH_MEMORY = 5 * GIB // 2  # what VGG16 takes at its peak on the cpu device

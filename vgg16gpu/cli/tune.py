@@ -39,8 +39,8 @@ from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.io.files import atomic_writer, check_outputs
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.types import DeviceFacts
 
 DEFAULT_SIZES = (224, 244)
 

@@ -12,8 +12,8 @@ from vgg16gpu.compiler.compile import EngineOptions, SizePlanner
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.stages import stage
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.plans.opening import Size, sides_of
 
 _KEPT: Final = 4  # plans of sizes, for engines that come a little later

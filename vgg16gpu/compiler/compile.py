@@ -24,8 +24,8 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Arena, DeviceFacts
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Event: TypeAlias = int  # a mark in a stream, named by a number

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Pointer
 
 SOURCE = "transfer.cu"
 THREADS: Final = 256

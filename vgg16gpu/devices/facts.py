@@ -9,7 +9,7 @@ from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.platforms import machine_memory, usable_cores
 from vgg16gpu.devices.tile_tables import table
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 
 # NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").

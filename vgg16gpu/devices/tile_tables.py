@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
 from vgg16gpu.io.foreign.lines import NotReadError
-from vgg16gpu.program.device_properties import Tiles
+from vgg16gpu.program.types import Tiles
 
 TABLES: Final = Path(__file__).parents[1] / "data" / "tuned"
 FOLDER: Final = "tuned"  # in the cache folder

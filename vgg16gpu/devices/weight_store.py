@@ -17,10 +17,8 @@ import numpy.typing as npt
 
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import Argument, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.plans import PairScaling, Upload, WeightItem, WeightPlan
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Argument, KernelLaunch, PairScaling, TmaDescriptor, Upload, WeightItem, WeightPlan
+from vgg16gpu.program.types import Arena, Pointer, aligned
 
 _NUMBER: Final = 48  # bits of a place within a piece, below its number
 _SMALL: Final = 1 << 18  # bytes; of computed pieces, scales are no larger and packed weights nearly always are

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
 
 __all__ = ["Dim3", "Kernel", "KernelLaunch", "Scalar"]
 

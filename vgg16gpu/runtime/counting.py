@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, MagnitudeCounts, can_count, count
 from vgg16gpu.compiler.quantization.histogram import BINS, Histogram, check_finite
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.values import Arena, Pointer, TensorDesc
+from vgg16gpu.program.types import Arena, Pointer, TensorDesc, aligned
 from vgg16gpu.runtime.engine import Engine
 
 

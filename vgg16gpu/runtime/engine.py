@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
 from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.types import TensorDesc
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import OutputRows, Outputs, check_flags

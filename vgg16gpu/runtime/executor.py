@@ -18,9 +18,8 @@ from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import PinnedCopier, Rows
 from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan, PairScaling
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan, PairScaling
+from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.frames import IoBinding, Span, StagingBuffers
 from vgg16gpu.runtime.outputs import OutOfRangeError, OutputRows, ResultBlock, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape

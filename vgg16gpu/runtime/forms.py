@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.runtime.host_arrays import as_array, is_tensor
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.stored import image_shape

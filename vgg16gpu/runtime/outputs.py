@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import InputError, KernelError
-from vgg16gpu.program.plans import LaunchPlan, StatusBlock
+from vgg16gpu.program.launch import LaunchPlan, StatusBlock
 
 LARGEST_FLOAT16 = 65504.0
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Dim
 from vgg16gpu.devices.base import Bytes
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.types import DType, TensorDesc
 
 
 def image_shape(shape: tuple[Dim, ...], element_type: str) -> tuple[Dim, ...]:

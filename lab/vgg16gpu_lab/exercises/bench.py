@@ -15,8 +15,8 @@ from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.lines import read_text
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import ALIGNMENT, Arena, Pointer
 from vgg16gpu_lab.exercises.log import ENTRIES, Log, Words, read_log
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]

@@ -11,9 +11,8 @@ from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm
 from vgg16gpu.compiler.graph.window import NO_PADS, Window
 from vgg16gpu.compiler.lowering.base import ceil_div, linear, scalars
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import DeviceFacts, Pointer
 from vgg16gpu_lab.ladder.layers import Site
 
 PARTIALS = "ladder/channel_partials.cu"

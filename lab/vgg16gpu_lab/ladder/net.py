@@ -12,9 +12,8 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, Shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer, aligned
 from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu_lab.ladder.layers import Site, sites
 

@@ -12,8 +12,8 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu_lab.ladder.layers import unfused

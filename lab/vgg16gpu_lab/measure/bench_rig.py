@@ -13,7 +13,7 @@ from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings
 from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.measure.baseline import measure_baseline
 from vgg16gpu_lab.measure.measure import Effort, Flush, Measurement, Status, TimedTrial, measure, take_times
 from vgg16gpu_lab.measure.outcome import outcome

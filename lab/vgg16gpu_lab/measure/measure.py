@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeAlias
 from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import transfer_step
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 from vgg16gpu_lab.measure.trial import Trial
 from vgg16gpu_lab.problem import Array
 from vgg16gpu_lab.reference import Reference

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, DeviceFacts, Pointer
 from vgg16gpu_lab.layout import channels_first, in_layout, room
 from vgg16gpu_lab.problem import Array, Array64, Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant, gaps, places

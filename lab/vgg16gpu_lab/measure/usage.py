@@ -23,7 +23,7 @@ from vgg16gpu.devices.cuda.versions import nvcc_release
 from vgg16gpu.devices.kernel_source import headers, include_dirs, read_source, source_path
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Kernel, KernelLaunch
+from vgg16gpu.program.launch import Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Variant, places
 

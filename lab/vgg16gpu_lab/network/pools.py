@@ -12,8 +12,7 @@ from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Array, Pool
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.types import Arena, Pointer, aligned
 from vgg16gpu_lab.experiment import Row
 from vgg16gpu_lab.ladder.kernels import Placed, pool_from
 from vgg16gpu_lab.ladder.layers import Site, sites

@@ -3,8 +3,8 @@
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import ALIGNMENT, DType, Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import ALIGNMENT, DType, Pointer
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 

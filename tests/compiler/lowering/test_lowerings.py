@@ -25,10 +25,8 @@ from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner.selection import FAMILIES
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch, Scalar
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import KernelLaunch, Scalar, StatusBlock
+from vgg16gpu.program.types import Arena, DeviceFacts, DType, Layout, Pointer, TensorDesc
 
 MB = 2**20
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)

@@ -19,10 +19,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, DType
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")

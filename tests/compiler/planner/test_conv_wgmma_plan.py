@@ -24,11 +24,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import DType, Pointer
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan, TmaDescriptor
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, aligned
 from vgg16gpu.runtime.executor import check_memory
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)

@@ -16,9 +16,8 @@ from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Pool, Sh
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import CompiledModel, LaunchPlan
+from vgg16gpu.program.types import DeviceFacts, DType
 
 SHAPE: Shape = (1, 3, 64, 64)
 _SAME = Window((3, 3), pads=Pads(1, 1, 1, 1))

@@ -15,10 +15,8 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import DeviceFacts, DType
 
 HEIGHT, WIDTH = 30, 37
 CONVOLUTIONS = conv("x", "a", 3, 64), conv("a", "b", 64, 64), conv("p", "c", 64, 128), conv("c", "d", 128, 128)

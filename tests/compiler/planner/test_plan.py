@@ -20,10 +20,8 @@ from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan, StatusBlock
-from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan, StatusBlock, TmaDescriptor
+from vgg16gpu.program.types import ALIGNMENT, Arena, DeviceFacts, Pointer
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)

@@ -16,9 +16,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
-from vgg16gpu.program.values import Arena, DType, Pointer
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import Arena, DType, Pointer
 
 ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
 

@@ -17,7 +17,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)

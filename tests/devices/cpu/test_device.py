@@ -14,8 +14,8 @@ from tests.support.cpu_kernels import fixture_kernel, launch
 from vgg16gpu.devices.base import Counters, Stream, Transfer
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Argument, Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Pointer
 
 # ---- Arguments and geometry
 

@@ -17,8 +17,8 @@ from vgg16gpu.devices.cuda.driver import import_problem
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, TmaDescriptor
-from vgg16gpu.program.values import Arena, DType, Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar, TmaDescriptor
+from vgg16gpu.program.types import Arena, DType, Pointer
 
 KERNEL = Kernel("tiny.cu", "tiny_f32", (("TILE", 4),))
 SIGNATURE = ((0, 8), (8, 4), (16, 8), (24, 4))

@@ -14,8 +14,8 @@ from tests.support.cpu_kernels import fixture_kernel
 from tests.support.kernel_harness import Bench, seeded
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar, TmaDescriptor
-from vgg16gpu.program.values import DType, Pointer
+from vgg16gpu.program.launch import Dim3, KernelLaunch, Scalar, TmaDescriptor
+from vgg16gpu.program.types import DType, Pointer
 
 POISON = 0xFF
 N, H, W = 2, 5, 7

@@ -9,7 +9,7 @@ import pytest
 from tests.devices.cuda_device.harness import BLOCK, SOURCE
 from vgg16gpu.devices.cuda import device as cuda
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Dim3, KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Pointer
 
 SOURCE = """
 #include "common.cuh"

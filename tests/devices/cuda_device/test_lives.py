@@ -19,7 +19,7 @@ from vgg16gpu.devices.base import Stream, Transfer
 from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.types import Arena
 
 pytestmark = pytest.mark.gpu
 
@@ -143,8 +143,8 @@ def run_alone(code, source):
         import numpy as np
         from vgg16gpu.devices.cuda.device import CudaDevice
         from vgg16gpu.errors import KernelError
-        from vgg16gpu.program.values import Arena, Pointer
-        from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
+        from vgg16gpu.program.types import Arena, Pointer
+        from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 
         def context_is_active():
             flags, active = ctypes.c_uint(), ctypes.c_int()

@@ -12,7 +12,7 @@ from tests.devices.cuda_device.harness import COUNT, chain, chained, numbers
 from vgg16gpu.devices.base import Counters, Stream
 from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.types import Arena
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 
 CPU = replace(H200, kind="cpu", compute_capability=(0, 0))
 # Columns: of WIDE, and of fours behind them; rows: of a part of a thread's, of several threads.

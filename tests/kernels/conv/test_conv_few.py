@@ -18,8 +18,7 @@ from vgg16gpu.compiler.lowering.conv import conv_few
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType
 
 PRECISIONS = ("fp16", "bf16")
 TILES = (conv_few.LARGE, conv_few.SMALL)

@@ -19,7 +19,7 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv import conv_general
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Layout, TensorDesc
+from vgg16gpu.program.types import Layout, TensorDesc
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 LAYOUTS = tuple(product((PLAIN, NHWC), repeat=2))  # of x and y

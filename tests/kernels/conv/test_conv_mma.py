@@ -26,8 +26,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 READER = 20  # outputs of the fully connected layer behind the convolution

@@ -17,8 +17,7 @@ from vgg16gpu.compiler.lowering.conv import conv_mma_first
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 PRECISIONS = ("fp16", "bf16")

@@ -21,8 +21,7 @@ from vgg16gpu.compiler.lowering.mma_geometry import GEMM_TILES, LARGE_48K, MAX_P
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.kernels.layout.test_transfer import GUARD, memory_after
 from vgg16gpu.compiler.lowering.base import BLOCK
 from vgg16gpu.compiler.lowering.general.ceiling import CHAINS, ffma_step
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.types import Arena, Pointer
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 7, 100])

@@ -27,8 +27,8 @@ from vgg16gpu.compiler.graph.ops import (
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
 from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import KernelLaunch, Scalar
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc
 
 RELU = Relu("x", "y", ("y",))
 MAPS: tuple[Shape, ...] = ((1, 1, 1, 1), (1, 3, 5, 5), (2, 4, 7, 3), (5, 6, 4, 4), (1, 130, 3, 3), (2, 8, 16, 17))

@@ -21,7 +21,7 @@ from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import feature_loss
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import Arena, DType, Layout, TensorDesc
+from vgg16gpu.program.types import Arena, DType, Layout, TensorDesc
 
 # A part of a block, blocks that end in the middle, channels that are no multiple of 4 or of 32, one pixel, many images.
 SHAPES = [(1, 4, 3, 3), (2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47), (2, 36, 1, 1), (1, 1, 96, 90), (2, 8, 16, 64)]

@@ -20,9 +20,8 @@ from vgg16gpu.compiler.lowering.general import masked_gradient
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import DType, Layout, TensorDesc
+from vgg16gpu.program.launch import StatusBlock
+from vgg16gpu.program.types import DeviceFacts, DType, Layout, TensorDesc
 
 FACTS: Final = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
 # Among them rows of several blocks, more channels than a block has, a map that has no window.

@@ -17,7 +17,7 @@ from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import matmul
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Layout, TensorDesc
+from vgg16gpu.program.types import Layout, TensorDesc
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 

@@ -18,7 +18,7 @@ from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import Layout
+from vgg16gpu.program.types import Layout
 
 Kind = Literal["max", "average"]
 ALL_WINDOWS = {**WINDOWS, **GENERAL_WINDOWS}

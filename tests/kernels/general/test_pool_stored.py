@@ -14,9 +14,8 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.lowering.base import OpContext, OpMemory
 from vgg16gpu.compiler.lowering.general import pool_stored
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import DType, Layout, TensorDesc
+from vgg16gpu.program.launch import StatusBlock
+from vgg16gpu.program.types import DeviceFacts, DType, Layout, TensorDesc
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
 POOL = Pool("x", "y", ("y",), "max", MAX_POOL_2X2)

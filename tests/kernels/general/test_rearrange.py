@@ -12,7 +12,7 @@ from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Concat, Gather, Op, Pad, Reshape, Shape, Slice, Transpose
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.values import Layout
+from vgg16gpu.program.types import Layout
 
 OPERANDS = tuple(f"x{number}" for number in range(1, 9))
 

@@ -13,7 +13,7 @@ from tests.support.reference import Array64
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, tolerance
 from vgg16gpu.compiler.graph.ops import Array, AxisSoftmax, Shape, Softmax
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Layout
+from vgg16gpu.program.types import Layout
 
 OP = Softmax("x", "y", ("y",))
 PLAIN = (Layout.PLAIN, Layout.PLAIN)

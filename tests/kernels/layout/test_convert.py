@@ -13,7 +13,7 @@ from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.layout.convert import convert
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.types import DType, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.stored import decoded
 
 FLOATS = (DType.F16, DType.BF16, DType.F16_PAIR)

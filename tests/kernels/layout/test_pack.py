@@ -14,7 +14,7 @@ from vgg16gpu.compiler.lowering.base import WeightPacker
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import DType, Pointer, padded_channels
+from vgg16gpu.program.types import DType, Pointer, padded_channels
 
 
 def packed_conv(device: Device, weight: Array) -> Array:

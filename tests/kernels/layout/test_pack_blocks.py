@@ -15,8 +15,8 @@ from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw, whole_tiles
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, DType, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, DType, Pointer
 
 FLOATS = (DType.F16, DType.BF16)
 SHAPES = [(1, 1), (5, 3), (64, 64), (65, 64), (16, 70), (130, 128), (70, 200)]  # OC, C

@@ -15,7 +15,7 @@ from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.lowering.base import Rescaling
 from vgg16gpu.compiler.lowering.layout import rescale
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import DType, Layout, TensorDesc
+from vgg16gpu.program.types import DType, Layout, TensorDesc
 
 SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 33, 40), (2, 9, 1, 1), (4, 130, 2, 7))
 

@@ -32,7 +32,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.io.preprocessing import INTERPOLATIONS, Preprocess, resized_shape
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.pictures.pass_order import pass_order
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.types import Pointer
 
 Pixels = npt.NDArray[np.uint8]
 Size = tuple[int, int]  # height, width

@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout.scales import WeightRows, choose, observe, scale_rows
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
+from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc
 
 TARGET, WEIGHT = 2.0**10, 2.0**14  # where stored values and scaled weights begin
 

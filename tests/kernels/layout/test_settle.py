@@ -10,8 +10,8 @@ import pytest
 from tests.support.kernel_harness import Bench
 from vgg16gpu.compiler.lowering.layout.settle import WORDS, RunOutput, settle
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import DType, TensorFormat
+from vgg16gpu.program.launch import StatusBlock
+from vgg16gpu.program.types import DType, TensorFormat
 
 BATCH = 5
 SHAPES = ((BATCH, 3, 4, 5), (BATCH, 7), (BATCH, 2, 3))

@@ -13,7 +13,7 @@ from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, DType, Pointer
+from vgg16gpu.program.types import Arena, DType, Pointer
 
 SHAPES = ((3, 64, 1, 1), (2, 3, 33, 20), (1, 3, 5, 4), (2, 10), (4, 1, 3), (1, 7))
 ORDERS = ("as it is", "channels last", "every second", "backwards")

@@ -10,8 +10,8 @@ import pytest
 
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, MEMORY_GROUPS, transfer_step
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 
 GUARD = 64  # floats behind the output
 

@@ -18,7 +18,7 @@ from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.shipped import digits_model
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.zoo.generate import make_vgg
 
 ROOT = Path(__file__).resolve().parents[3]

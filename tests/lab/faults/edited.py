@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.devices.kernel_source import read_source
-from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 

@@ -14,7 +14,7 @@ from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.types import Arena, Pointer
 from vgg16gpu_lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
 from vgg16gpu_lab.ladder.layers import Site
 from vgg16gpu_lab.ladder.rungs import SERIAL, TREE

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab.measure.dry_run import dry_run as dry_run_module
 from vgg16gpu_lab.measure.dry_run import process as dry_run_process
 from vgg16gpu_lab.measure.dry_run.problems import small_problems

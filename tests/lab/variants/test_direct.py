@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.types import Pointer
 from vgg16gpu_lab.measure.trial import RefusedError, Trial
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variants import variants

@@ -7,7 +7,7 @@ import pytest
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu_lab.experiment import Case, Choice
 from vgg16gpu_lab.experiments import s4
 from vgg16gpu_lab.measure.trial import RefusedError, Trial

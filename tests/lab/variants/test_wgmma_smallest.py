@@ -8,8 +8,8 @@ import pytest
 from tests.lab.harness import check, problem_id
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.launch import KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab.measure.trial import RefusedError, guarded
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import places

@@ -15,7 +15,7 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.values import DType, TensorFormat
+from vgg16gpu.program.types import DType, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
 from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, StridedView, stream_handle, view_of

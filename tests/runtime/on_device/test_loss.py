@@ -20,7 +20,7 @@ from vgg16gpu import LossEngine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import InputError, KernelError
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorFormat
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -13,8 +13,8 @@ from tests.support.foreign_arrays import CpuForeign
 from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, DType, Pointer, TensorFormat
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, DType, Pointer, TensorFormat
 from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.moves import can_be_read
 from vgg16gpu.runtime.on_device.views import StridedView

@@ -15,7 +15,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
 from vgg16gpu.runtime.plans.kept import PlanCache

@@ -12,9 +12,8 @@ from vgg16gpu.compiler.lowering.general.ceiling import ffma_step
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import transfer_step
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, DeviceFacts, Pointer
 
 DESCRIPTION = (
     "transfer.cu: a 16-byte streaming copy of a buffer several times the last-level cache (bytes read plus "

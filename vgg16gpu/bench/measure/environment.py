@@ -17,7 +17,7 @@ from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.compiler import cpu_name
 from vgg16gpu.devices.cpu.device import named_threads
-from vgg16gpu.program.device_properties import HasFacts
+from vgg16gpu.program.types import HasFacts
 
 _PACKAGES = (
     "numpy",

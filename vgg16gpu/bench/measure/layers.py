@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
 from vgg16gpu.runtime.engine import Engine
 
 _WARM = "isolated, with warm caches: what fits into them is not read from memory again; median"

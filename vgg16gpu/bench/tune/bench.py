@@ -19,10 +19,8 @@ from vgg16gpu.compiler.lowering.base import OpMemory
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch, StatusBlock
+from vgg16gpu.program.types import Arena, Pointer, aligned
 from vgg16gpu.runtime.stored import decoded
 
 MAX_LAUNCHES: Final = 20  # of a graph

@@ -19,7 +19,7 @@ from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Weights: TypeAlias = Any  # of a kernel: a named tuple of arrays, or of such tuples

@@ -22,8 +22,8 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import CYCLE_SECONDS, Larg
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.program.device_properties import TileEntry, Tiles
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.types import TileEntry, Tiles
 
 REPEATS: Final = 3
 GRAPH_SECONDS: Final = 1e-3  # about; of the launches that are timed together

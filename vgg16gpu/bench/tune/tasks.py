@@ -23,10 +23,8 @@ from vgg16gpu.compiler.planner.selection import select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import Arena, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import KernelLaunch, StatusBlock
+from vgg16gpu.program.types import Arena, DeviceFacts, Layout, Pointer, TensorDesc
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)

@@ -29,7 +29,7 @@ from vgg16gpu.compiler.graph.input_size import takes_any_size
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.stream import AnswerStream
 

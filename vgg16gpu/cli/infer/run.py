@@ -26,7 +26,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking

@@ -15,7 +15,7 @@ from vgg16gpu.io.foreign.outputs import refuse_read_files
 from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, check_output, list_digest, open_results
 from vgg16gpu.io.results.opening import STANDARD_OUTPUT, files_beside
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.answers.resuming import first_open
 
 

@@ -37,10 +37,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.facts import device_facts
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import CompiledModel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, TensorDesc
 from vgg16gpu.runtime.plans.engine_plans import added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 

@@ -25,7 +25,7 @@ from vgg16gpu.cluster.cards.slots import Line
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.runtime.engine import Engine
 
 

@@ -32,8 +32,8 @@ from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.forms import Images

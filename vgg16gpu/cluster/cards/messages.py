@@ -19,8 +19,8 @@ from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.slots import SampleRow
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds
 from vgg16gpu.runtime.plans.opening import Timings
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Limits
 from vgg16gpu.compiler.lowering.base import scalars
-from vgg16gpu.program.launches import Kernel, Scalar
+from vgg16gpu.program.launch import Kernel, Scalar
 
 
 class Activated(Protocol):

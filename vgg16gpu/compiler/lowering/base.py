@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Conv, Limits, MultiOp, Op, Shape
-from vgg16gpu.program.arena import aligned
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, KernelLaunch, Scalar
-from vgg16gpu.program.plans import StatusBlock, Upload, WeightItem
-from vgg16gpu.program.values import Arena, DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, KernelLaunch, Scalar, StatusBlock, Upload, WeightItem
+from vgg16gpu.program.types import Arena, DeviceFacts, DType, Pointer, TensorDesc, aligned
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import scalars
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Pointer
 
 GUARDED: Final = ("GUARDED", 1)
 

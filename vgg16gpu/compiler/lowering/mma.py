@@ -8,7 +8,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import OpContext, WeightPacker
-from vgg16gpu.program.values import DType, Pointer
+from vgg16gpu.program.types import DType, Pointer
 
 ELEMENTS: Final = {"fp16": DType.F16, "bf16": DType.BF16}
 FIRST_WITH_BFLOAT16: Final = (8, 0)

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.program.launches import Dim3, Kernel
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import Dim3, Kernel
+from vgg16gpu.program.types import DType
 
 CONV_SOURCE = "conv_mma.cu"
 GEMM_SOURCE = "gemm_mma.cu"

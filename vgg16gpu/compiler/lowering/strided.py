@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.program.launches import StridedIndexer
-from vgg16gpu.program.values import Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import StridedIndexer
+from vgg16gpu.program.types import Layout, Pointer, TensorDesc
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
-from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType, TileEntry
 
 Tile = TypeVar("Tile")
 

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import ActivationScale, OpContext, WeightPacker, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.layout.pack import STAGING
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp

@@ -14,9 +14,8 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.schedule import ROWS, ProgramBuilder
 from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel, PairScaling, WeightPlan
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import CompiledModel, PairScaling, WeightPlan
+from vgg16gpu.program.types import DeviceFacts, Pointer
 
 
 def make_plan(

@@ -21,12 +21,11 @@ from vgg16gpu.compiler.lowering.base import (
     Rescaling,
 )
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
+from vgg16gpu.compiler.planner.memory import LiveRange, assign_offsets
 from vgg16gpu.compiler.planner.selection import KernelAssignment
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.arena import LiveRange, aligned, assign_offsets
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import InputEntry, InputSlot, LaunchPlan, StatusBlock
-from vgg16gpu.program.values import Arena, DType, Layout, Pointer, TensorDesc, TensorFormat
+from vgg16gpu.program.launch import InputEntry, InputSlot, KernelLaunch, LaunchPlan, StatusBlock
+from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc, TensorFormat, aligned
 
 WATCHED: Final = (DType.F16, DType.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt

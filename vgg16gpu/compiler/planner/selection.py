@@ -18,8 +18,7 @@ from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kep
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DeviceFacts, DType
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp

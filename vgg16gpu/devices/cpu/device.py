@@ -34,9 +34,8 @@ from vgg16gpu.devices.platforms import machine_memory, supported_machine, usable
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.io.foreign.numbers import digits_value
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Arena
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Arena, DeviceFacts
 
 _MAX_OS_THREADS = 1024
 _ORDERS = {"forward": 0, "reverse": 1}

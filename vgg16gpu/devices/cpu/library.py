@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from vgg16gpu.devices.cache import CachedFile
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Argument, Dim3, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Argument, Dim3, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
+from vgg16gpu.program.types import Arena, Pointer
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/block.h

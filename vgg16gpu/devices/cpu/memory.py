@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.platforms import machine_memory
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program.values import ALIGNMENT
+from vgg16gpu.program.types import ALIGNMENT
 
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module has the name from Python 3.13 on
 

@@ -27,8 +27,8 @@ from vgg16gpu.devices.cuda.host_memory import host_address, register, unregister
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.types import DeviceFacts
 
 CHUNK_NBYTES = 16 * 1024 * 1024  # of an upload from ordinary memory
 CHUNKS = 2  # the host fills one while the other is on its way

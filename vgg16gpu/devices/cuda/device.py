@@ -41,8 +41,8 @@ from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 
 EARLY_STARTS = (9, 0)  # the first compute capability with programmatic dependent launches
 

@@ -17,8 +17,8 @@ from vgg16gpu.devices.cuda.compiler import CubinUnit
 from vgg16gpu.devices.cuda.graph import CudaGraph, Signature
 from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
+from vgg16gpu.program.types import Arena, Pointer
 
 MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
 MAX_BLOCK = (1024, 1024, 64)

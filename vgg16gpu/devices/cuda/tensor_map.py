@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program.launches import TmaDescriptor
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import TmaDescriptor
+from vgg16gpu.program.types import DType
 
 _DATA_TYPES = {
     DType.F32: "FLOAT32",

@@ -18,8 +18,8 @@ from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.pass_order import pass_order
 from vgg16gpu.pictures.slots import MAX_SIDE, ROWS, Slot
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.program.launch import KernelLaunch
+from vgg16gpu.program.types import Arena, Pointer
 
 POOLS: Final = 3  # one is uploaded, one computed, and the host prepares one
 _PAGE: Final = 256

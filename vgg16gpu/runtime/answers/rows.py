@@ -13,8 +13,8 @@ from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
-from vgg16gpu.program.device_properties import HasFacts
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
+from vgg16gpu.program.types import HasFacts
 from vgg16gpu.runtime.answers.feed import Computed
 from vgg16gpu.runtime.outputs import OutputRows, problems
 

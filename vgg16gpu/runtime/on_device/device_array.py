@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.base import ArrayInterop, CardMemory
 from vgg16gpu.devices.cuda import dlpack
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorFormat
 from vgg16gpu.runtime.on_device.views import StridedView
 
 

@@ -12,9 +12,8 @@ from vgg16gpu.compiler.lowering.layout.settle import RunOutput, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.launches import GraphCache
 from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, output_moves, rebind

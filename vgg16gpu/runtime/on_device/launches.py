@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
-from vgg16gpu.program.launches import KernelLaunch
+from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu.runtime.executor import Executor
 
 KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same places again and again

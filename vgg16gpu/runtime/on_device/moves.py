@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vgg16gpu.compiler.lowering.layout.give import give
-from vgg16gpu.program.launches import Argument, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import Arena, Pointer, TensorDesc, TensorFormat
+from vgg16gpu.program.launch import Argument, KernelLaunch, LaunchPlan, TmaDescriptor
+from vgg16gpu.program.types import Arena, Pointer, TensorDesc, TensorFormat
 from vgg16gpu.runtime.on_device.views import StridedView
 
 _VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and the copy engine wants such addresses

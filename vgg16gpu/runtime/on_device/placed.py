@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.take import take
-from vgg16gpu.program.launches import KernelLaunch
-from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
+from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import ErrorSink, report, reported_words, settled
 from vgg16gpu.runtime.on_device.launches import GraphCache, PlacesKey

@@ -11,8 +11,8 @@ from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import LaunchPlan
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorDesc, TensorFormat
+from vgg16gpu.program.launch import LaunchPlan
+from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorDesc, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
 from vgg16gpu.runtime.on_device.direct import ErrorSink

@@ -19,7 +19,7 @@ from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import DType, TensorFormat
+from vgg16gpu.program.types import DType, TensorFormat
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 

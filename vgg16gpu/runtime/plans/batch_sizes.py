@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.launch import CompiledModel, LaunchPlan
 
 LAUNCH: Final = 10e6  # bytes: 2.5 us at 4 TB/s
 RUN: Final = 80e6  # bytes: 20 us of copies, one wait and Python

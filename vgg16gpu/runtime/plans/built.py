@@ -18,7 +18,7 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.launch import CompiledModel, LaunchPlan
 from vgg16gpu.runtime.assumed import AssumedPixels
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor

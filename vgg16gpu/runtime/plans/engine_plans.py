@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.weight_store import WeightCache
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.plans.kept import CachedPlan, PlanCache
 from vgg16gpu.runtime.plans.sized import ShapeProfile, SizeUse
 

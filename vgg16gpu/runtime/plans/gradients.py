@@ -14,8 +14,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.host_arrays import as_array
 from vgg16gpu.runtime.on_device.direct import ErrorSink

@@ -9,7 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.executor import Executor
 
 SHARE: Final = 0.5  # of the memory that is free at first; the rest is for the plan that runs and for other programs

@@ -16,7 +16,7 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.values import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorFormat
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import AsyncStatus

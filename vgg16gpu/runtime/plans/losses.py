@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_gr
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.launches import PlacesKey
 from vgg16gpu.runtime.on_device.moves import can_be_read

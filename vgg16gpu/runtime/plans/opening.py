@@ -16,7 +16,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.plans import LaunchPlan
+from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.runtime.forms import InputForm
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import CompiledModel
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.launch import CompiledModel
+from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.plans.kept import CachedPlan, NoRoomError, PlanCache

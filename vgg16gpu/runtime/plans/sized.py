@@ -12,7 +12,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, GraphInput, Shape
 from vgg16gpu.errors import Error
-from vgg16gpu.program.plans import CompiledModel, LaunchPlan
+from vgg16gpu.program.launch import CompiledModel, LaunchPlan
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm

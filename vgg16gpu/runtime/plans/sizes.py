@@ -10,7 +10,7 @@ from vgg16gpu.compiler.graph.input_size import fits
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.plans import CompiledModel
+from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.engine_plans import EnginePlans, load_sized
 from vgg16gpu.runtime.plans.sized import ShapeProfile

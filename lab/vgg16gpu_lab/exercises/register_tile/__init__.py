@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu_lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most, no_race, normal
 from vgg16gpu_lab.exercises.log import Log, Noted

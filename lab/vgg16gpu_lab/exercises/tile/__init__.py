@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu_lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most, no_race
 from vgg16gpu_lab.exercises.log import Noted

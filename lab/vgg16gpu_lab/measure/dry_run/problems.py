@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab.measure.trial import InvalidLaunchError, RefusedError, guarded
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Parameters, Variant

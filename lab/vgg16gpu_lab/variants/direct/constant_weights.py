@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import bias_macro, cover, launch

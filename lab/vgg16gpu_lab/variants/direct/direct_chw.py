@@ -1,6 +1,6 @@
 """Direct convolution of images in CHW, one thread per output: the Python side of kernels/lab/direct/direct_chw.cu."""
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import bias_macro, cover, launch

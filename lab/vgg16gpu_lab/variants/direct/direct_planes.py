@@ -2,7 +2,7 @@
 
 import math
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import cover, launch

@@ -1,6 +1,6 @@
 """Direct convolution whose neighbouring threads read far apart: the Python side of direct_rows.cu."""
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import cover, launch

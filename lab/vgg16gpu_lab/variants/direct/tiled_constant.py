@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct import constant_weights, tiled_shared

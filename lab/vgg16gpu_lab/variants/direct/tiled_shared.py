@@ -1,6 +1,6 @@
 """Direct convolution out of a tile in shared memory: the Python side of kernels/lab/direct/tiled_shared.cu."""
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import bias_macro, cover, launch

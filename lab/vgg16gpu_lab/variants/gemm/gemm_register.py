@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.program.launches import Kernel
+from vgg16gpu.program.launch import Kernel
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.gemm import im2col

@@ -1,6 +1,6 @@
 """halo_shared with the loop over output channels outside: the Python side of kernels/lab/halo/halo_oc_outside.cu."""
 
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import cover, launch

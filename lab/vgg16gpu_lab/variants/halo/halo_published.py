@@ -3,7 +3,7 @@
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import launch

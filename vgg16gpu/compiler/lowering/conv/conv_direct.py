@@ -10,8 +10,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, ceil_div, for_cpus, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE: Final = "conv_direct.cu"
 THREAD_ROWS: Final = 32

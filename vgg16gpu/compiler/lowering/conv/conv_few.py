@@ -11,8 +11,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DType, TensorDesc
 
 SOURCE: Final = "conv_few.cu"
 THREADS: Final = 128

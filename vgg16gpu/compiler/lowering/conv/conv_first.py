@@ -39,9 +39,8 @@ from vgg16gpu.compiler.lowering.wgmma import (
     stored_element,
     y_element,
 )
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -30,9 +30,8 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma import ConvWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
 SOURCE = "conv_first_two.cu"
 THREADS = 128  # of a warpgroup

@@ -8,8 +8,8 @@ from vgg16gpu.compiler.graph.ops import GeneralConv
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation, activation_label
 from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, linear, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Kernel, KernelLaunch, StridedIndexer
-from vgg16gpu.program.values import Layout, TensorDesc
+from vgg16gpu.program.launch import Kernel, KernelLaunch, StridedIndexer
+from vgg16gpu.program.types import Layout, TensorDesc
 
 SOURCE = "conv_general.cu"
 VARIANTS = ((), (CLIPS,))  # tools/ptxas.py

@@ -21,9 +21,8 @@ from vgg16gpu.compiler.lowering.base import (
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import Pointer, TensorDesc, padded_channels
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, Pointer, TensorDesc, padded_channels
 
 SOURCE = "conv_igemm.cu"
 

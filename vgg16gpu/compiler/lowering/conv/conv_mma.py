@@ -23,8 +23,8 @@ from vgg16gpu.compiler.lowering.mma_geometry import (
     estimated_time,
 )
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Dim3, KernelLaunch
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import Dim3, KernelLaunch
+from vgg16gpu.program.types import DType, TensorDesc
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 

@@ -10,8 +10,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import OpContext, ceil_div
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.mma_geometry import OPERANDS
-from vgg16gpu.program.launches import Kernel
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.types import DType, TensorDesc
 
 FIRST_WITH_COPIES: Final = (8, 0)  # asynchronous ones: with others conv_mma is faster
 MIN_WIDTH: Final = 8  # columns of a map: a tile reaches into MAX_IMAGES then

@@ -17,8 +17,8 @@ from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated,
 from vgg16gpu.compiler.lowering.base import HostInput, InputKernel, OpContext, OpMemory, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import Integers8

@@ -48,9 +48,8 @@ from vgg16gpu.compiler.lowering.wgmma import (
     whole_tiles,
     x_element,
 )
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
 MAX_SHORT_SUM: Final = 1152  # products
 # What the sums of pairs are multiplied by, less 1, by `promote_taps`. The tensor cores round towards zero, so a sum

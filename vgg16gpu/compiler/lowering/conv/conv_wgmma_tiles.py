@@ -9,7 +9,7 @@ from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, block_nbytes
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 COLUMN: Final = 8  # pixels that a product takes in a row
 MAX_SHARED: Final = 227 << 10

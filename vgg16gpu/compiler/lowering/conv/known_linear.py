@@ -16,7 +16,7 @@ from vgg16gpu.compiler.lowering.base import OpContext, Rescaling, WeightPacker
 from vgg16gpu.compiler.lowering.conv.common import TAPS, is_same_3x3
 from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
 from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
-from vgg16gpu.program.values import DType, Pointer
+from vgg16gpu.program.types import DType, Pointer
 
 _EXPONENT: Final = 15  # weights are brought to below 2^15
 _MOST: Final = 60  # of exponents, so that products of scales are finite

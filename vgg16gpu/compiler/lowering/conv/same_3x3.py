@@ -6,7 +6,7 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv.common import is_same_3x3
 from vgg16gpu.compiler.lowering.wgmma import computes, y_element
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 
 def computes_3x3(layer: OpContext[Conv]) -> bool:

@@ -33,9 +33,8 @@ from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gemm
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Argument, Dim3, Kernel, KernelLaunch, TmaDescriptor
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
 BOX_NBYTES = 128

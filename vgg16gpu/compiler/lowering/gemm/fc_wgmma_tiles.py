@@ -7,7 +7,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div
-from vgg16gpu.program.values import DType
+from vgg16gpu.program.types import DType
 
 TILE_OUT = 128  # outputs of a block of gemm_wgmma
 TILES_N = (16, 32, 64, 128)

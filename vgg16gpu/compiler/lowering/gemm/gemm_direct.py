@@ -8,8 +8,8 @@ from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering.activation import CLIPS
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, ceil_div, for_cpus
 from vgg16gpu.compiler.lowering.gemm.gemm_splitk import product, weights
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE: Final = "gemm_direct.cu"
 TILE_OUT: Final = 4

@@ -20,8 +20,8 @@ from vgg16gpu.compiler.lowering.mma_geometry import (
     gemm_parts,
     gemm_workspace_nbytes,
 )
-from vgg16gpu.program.launches import Dim3, KernelLaunch
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import Dim3, KernelLaunch
+from vgg16gpu.program.types import DType, TensorDesc
 
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Pointer
 
 SOURCE = "ceiling.cu"
 CHAINS = {"cuda": 14, "cpu": 28}  # fours of chains in a thread, by the kind of device

@@ -44,8 +44,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import View, room, view
-from vgg16gpu.program.launches import Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Pointer, TensorDesc
+from vgg16gpu.program.launch import Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Pointer, TensorDesc
 
 SOURCE = "elementwise.cu"
 # In the order of the kernel's numbers.

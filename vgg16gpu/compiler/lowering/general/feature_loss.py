@@ -7,8 +7,8 @@ import math
 from vgg16gpu.compiler.graph.loss_ops import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import DType, Layout, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import DType, Layout, TensorDesc
 
 SOURCE = "feature_loss.cu"
 _STORED = tuple(mma.ELEMENTS.values())

@@ -19,8 +19,8 @@ from vgg16gpu.compiler.lowering.base import (
 )
 from vgg16gpu.compiler.lowering.general.matmul import Product, product_step
 from vgg16gpu.compiler.lowering.strided import View, view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE = "gram.cu"
 TILE = 64  # channels of a block, as in the source

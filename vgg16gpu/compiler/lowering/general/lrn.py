@@ -6,8 +6,8 @@ import math
 
 from vgg16gpu.compiler.graph.ops import LocalResponseNorm
 from vgg16gpu.compiler.lowering.base import NoWeights, OpContext, OpKernel, OpMemory, linear, no_weights, scalars
-from vgg16gpu.program.launches import Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import TensorDesc
 
 
 def steps(

@@ -8,9 +8,8 @@ from typing import Final
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
 from vgg16gpu.compiler.quantization.histogram import BINS
-from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DeviceFacts, DType, Layout, Pointer, TensorDesc
 
 KERNEL: Final = Kernel("magnitudes.cu", "magnitudes_f32")
 COUNTS_NBYTES: Final = 8 * BINS

@@ -19,8 +19,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
-from vgg16gpu.program.values import DType, Layout, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
+from vgg16gpu.program.types import DType, Layout, TensorDesc
 
 SOURCE: Final = "masked_gradient.cu"
 THREADS: Final = 128

@@ -18,8 +18,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.strided import View, view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
-from vgg16gpu.program.values import Layout, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
+from vgg16gpu.program.types import Layout, TensorDesc
 
 SOURCE = "matmul.cu"
 TILE = 32  # rows and columns of a block, as in the source

@@ -6,8 +6,8 @@ import math
 
 from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
 from vgg16gpu.compiler.lowering.base import BLOCK, NoWeights, OpContext, OpKernel, OpMemory, linear, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py

@@ -6,8 +6,8 @@ import math
 
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
 from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, linear, no_weights, scalars
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE = "pool_gradient.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py

@@ -18,8 +18,8 @@ from vgg16gpu.compiler.lowering.base import (
     no_weights,
     scalars,
 )
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DType, TensorDesc
 
 SOURCE: Final = "pool_stored.cu"
 VECTOR: Final = 8  # channels of a thread

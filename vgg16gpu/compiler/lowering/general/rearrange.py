@@ -21,8 +21,8 @@ from vgg16gpu.compiler.lowering.base import (
 )
 from vgg16gpu.compiler.lowering.strided import IterationSpace, View, plain_strides, room, view
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.launches import Argument, Kernel, KernelLaunch, Scalar, StridedIndexer
-from vgg16gpu.program.values import Pointer, TensorDesc
+from vgg16gpu.program.launch import Argument, Kernel, KernelLaunch, Scalar, StridedIndexer
+from vgg16gpu.program.types import Pointer, TensorDesc
 
 SOURCE = "rearrange.cu"
 

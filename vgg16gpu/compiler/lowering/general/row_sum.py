@@ -6,8 +6,8 @@ import math
 
 from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, RowSum
 from vgg16gpu.compiler.lowering.base import BLOCK, MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE = "row_sum.cu"
 

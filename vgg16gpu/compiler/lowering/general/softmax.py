@@ -8,8 +8,8 @@ from collections.abc import Container
 from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
 from vgg16gpu.compiler.lowering.base import BLOCK, NoWeights, OpContext, OpKernel, OpMemory, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import IterationSpace, room, view
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, StridedIndexer
-from vgg16gpu.program.values import TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, StridedIndexer
+from vgg16gpu.program.types import TensorDesc
 
 SOURCE = "softmax.cu"
 

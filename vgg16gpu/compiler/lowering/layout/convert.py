@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 SOURCE = "convert.cu"
 MAX_CHUNKS = 1024  # blocks per image

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import DType, Layout, Pointer, TensorDesc, TensorFormat
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import DType, Layout, Pointer, TensorDesc, TensorFormat
 
 SOURCE = "give.cu"
 TILE = 32

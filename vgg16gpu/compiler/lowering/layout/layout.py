@@ -18,8 +18,8 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.compiler.lowering.layout import preprocess
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import Layout, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import Layout, Pointer, TensorDesc
 
 SOURCE = "layout.cu"
 MAX_INPUT_BLOCKS = 64  # per image

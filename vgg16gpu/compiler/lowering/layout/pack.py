@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import WeightPacker, ceil_div, linear, scalars
-from vgg16gpu.program.launches import Kernel, KernelLaunch
-from vgg16gpu.program.values import Arena, DType, Pointer, padded_channels
+from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.types import Arena, DType, Pointer, padded_channels
 
 Weights: TypeAlias = npt.NDArray[np.generic]  # float32, or int8 for 8-bit elements
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK
 from vgg16gpu.compiler.lowering.layout.resize import Integers, Words, halves, with_header
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import Pointer
 from vgg16gpu.program.ycbcr import factors
 
 KERNEL: Final = Kernel("planes.cu", "planes_to_rgb")

@@ -10,8 +10,8 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Array, Limits
 from vgg16gpu.compiler.lowering.activation import input_limits, taking
 from vgg16gpu.compiler.lowering.base import BLOCK, WeightPacker, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import Pointer, TensorDesc
 
 
 @dataclass(frozen=True)

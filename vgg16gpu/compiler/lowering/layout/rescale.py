@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import BLOCK, Rescaling, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import DType, Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 SOURCE: Final = "rescale.cu"
 VECTOR: Final = 8  # channels of a thread, as in the source

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
 from vgg16gpu.io.preprocessing import INTERPOLATIONS, resized_shape
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch
-from vgg16gpu.program.values import Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import Pointer
 
 Integers: TypeAlias = npt.NDArray[np.integer]
 Words: TypeAlias = npt.NDArray[np.int32]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ActivationScale, WeightPacker, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.values import Pointer, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Pointer, TensorDesc
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64

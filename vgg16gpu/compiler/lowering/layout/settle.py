@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, Scalar, StridedIndexer
-from vgg16gpu.program.plans import StatusBlock
-from vgg16gpu.program.values import Pointer, TensorFormat
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar, StatusBlock, StridedIndexer
+from vgg16gpu.program.types import Pointer, TensorFormat
 
 KERNEL: Final = Kernel("settle.cu", "settle")
 WORDS: Final = 4  # of `found`

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program.launches import Dim3, Kernel, KernelLaunch, StridedIndexer
-from vgg16gpu.program.values import DType, Pointer
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, StridedIndexer
+from vgg16gpu.program.types import DType, Pointer
 
 SOURCE = "take.cu"
 ELEMENTS = (DType.F32, DType.F16, DType.BF16, DType.U8)  # that arrays may have

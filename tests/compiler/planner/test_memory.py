@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.selection import examples
-from vgg16gpu.program.arena import LiveRange, aligned, assign_offsets
-from vgg16gpu.program.values import ALIGNMENT
+from vgg16gpu.compiler.planner.memory import LiveRange, assign_offsets
+from vgg16gpu.program.types import ALIGNMENT, aligned
 
 STEPS = 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vgg16gpu.program.values import ALIGNMENT
+from vgg16gpu.program.types import aligned
 
 
 class LiveRange(NamedTuple):
@@ -14,11 +14,6 @@ class LiveRange(NamedTuple):
     nbytes: int
     first: int
     last: int
-
-
-def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment of buffers."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def assign_offsets(lifetimes: Sequence[LiveRange]) -> tuple[tuple[int, ...], int]:
