@@ -30,7 +30,7 @@ from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_
 from vgg16gpu.devices import copy_kernel
 from vgg16gpu.devices.cuda.compiler import architecture
 from vgg16gpu.devices.kernel_source import headers, kernel_dir, source_name
-from vgg16gpu.devices.tile_tables import TABLES, table
+from vgg16gpu.devices.tuned import TABLES, table
 from vgg16gpu.program.launch import Kernel
 from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab import variants as lab

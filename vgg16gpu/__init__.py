@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vgg16gpu.runtime.answers.classify import Answer, classify, labels
     from vgg16gpu.runtime.calibration import calibrate
     from vgg16gpu.runtime.engine import Engine
-    from vgg16gpu.runtime.on_device.device_array import DeviceArray
+    from vgg16gpu.runtime.on_device.results import DeviceArray
     from vgg16gpu.runtime.plans.loss_engine import LossEngine
     from vgg16gpu.runtime.session import Session
 
@@ -52,7 +52,7 @@ __all__ = [
 
 _MODULES = {  # of what costs numpy, so that only who needs it pays
     "Answer": "runtime.answers.classify",
-    "DeviceArray": "runtime.on_device.device_array",
+    "DeviceArray": "runtime.on_device.results",
     "Engine": "runtime.engine",
     "EnginePool": "cluster.pool",
     "LossEngine": "runtime.plans.loss_engine",

@@ -26,8 +26,8 @@ from vgg16gpu.bench.measure.timing import Method, one_run
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.choices import PRECISIONS
-from vgg16gpu.devices import open_device, tile_tables
-from vgg16gpu.devices.tile_tables import Kin
+from vgg16gpu.devices import open_device, tuned
+from vgg16gpu.devices.tuned import Kin
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.types import DeviceFacts, Tiles
 from vgg16gpu.runtime.engine import Engine
@@ -96,11 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tables_of(facts: DeviceFacts, own: Path) -> dict[str, Tiles]:
     """Both tables. Raises InputError where the own one is not this card's."""
-    mine = tile_tables.read(own, facts.name)
+    mine = tuned.read(own, facts.name)
     if not mine:
         raise InputError(f"{own} has no tiles of {facts.name}; run `python -m vgg16gpu tune --table {own}` there")
     kin = Kin(facts.compute_capability, facts.multiprocessors)
-    return {OWN: mine, NEAREST: tile_tables.nearest(kin, without=facts.name)}
+    return {OWN: mine, NEAREST: tuned.nearest(kin, without=facts.name)}
 
 
 def measure(
@@ -110,7 +110,7 @@ def measure(
     with ExitStack() as stack:
         engines = {}
         for name, tiles in tables.items():
-            with mock.patch.object(tile_tables, "table", return_value=tiles):
+            with mock.patch.object(tuned, "table", return_value=tiles):
                 engines[name] = Engine(model, device=device, precision=precision, batch=tuple(batches))
             stack.enter_context(engines[name])
         pictures = sample_inputs(tuple(engines[OWN].program.input.shape[1:]))

@@ -17,7 +17,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices import tile_tables
+from vgg16gpu.devices import tuned
 from vgg16gpu.errors import KernelError
 
 
@@ -61,7 +61,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     result = invoke(net, "--precision", "fp16", "--batch", "2", "--top", "2", "--output", report)
     assert result.exit_code == 0, result.output
     assert fake.closed
-    table = tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package")
+    table = tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package")
     problems = json.loads(report.read_text())["problems"]
     assert {problem["key"]: problem["chosen"] for problem in problems} == table
     assert all(problem["chosen"] == problem["today"] for problem in problems)  # all take as long
@@ -70,7 +70,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 16, 16)])):
         choice = task.kernels.choose(task.problem, facts)
         assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.programmatic).entry
-    made = json.loads(tile_tables.own_path(H200.name, tmp_path / "cache").read_text())["made"]
+    made = json.loads(tuned.own_path(H200.name, tmp_path / "cache").read_text())["made"]
     assert made["device"]["name"] == H200.name
     assert "tuned" not in made["device"]
     assert "tiles: " in result.stdout
@@ -85,7 +85,7 @@ def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monke
     result = invoke(net, "--precision", "fp16", "--batch", "1")
     assert result.exit_code == 1
     assert "WRONG, not used: conv_wgmma" in result.stderr
-    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
+    assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
     monkeypatch.setattr(command, "search", lambda *_, **__: iter(()))
     assert "time ran out: 0 of 5 layers" in invoke(net, "--precision", "fp16", "--batch", "1").stderr
 
@@ -138,4 +138,4 @@ def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch
     assert "it broke" in result.stderr
     found.clear()  # and where nothing was, the older table stays
     assert invoke(net, "--precision", "fp16", "--batch", "1").exit_code == 2
-    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
+    assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}

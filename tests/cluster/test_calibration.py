@@ -14,8 +14,7 @@ from tests.support.narrow_vgg import images
 from vgg16gpu.cluster.calibration import calibrate_on, calibration_pool
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.pictures.inputs import NamedInput
-from vgg16gpu.runtime.calibration import calibrate, calibration_engine
-from vgg16gpu.runtime.counting import Counting
+from vgg16gpu.runtime.calibration import Counting, calibrate, calibration_engine
 
 from .conftest import PATIENCE
 

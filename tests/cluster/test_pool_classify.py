@@ -22,7 +22,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import slots
 from vgg16gpu.runtime.answers import stream
 from vgg16gpu.runtime.answers.feeding import LocalDeviceWorker
-from vgg16gpu.runtime.frames import StagingBuffers
+from vgg16gpu.runtime.streaming import StagingBuffers
 
 from .conftest import PATIENCE
 

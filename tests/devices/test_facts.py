@@ -2,7 +2,7 @@
 
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.facts import H200, device_facts
-from vgg16gpu.devices.tile_tables import table
+from vgg16gpu.devices.tuned import table
 from vgg16gpu.errors import DeviceError
 
 

@@ -13,7 +13,7 @@ from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgm
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvDesc, LargeTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
-from vgg16gpu.devices import tile_tables
+from vgg16gpu.devices import tuned
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.types import DType
 
@@ -35,42 +35,42 @@ def with_table(tiles):
 
 def test_what_is_written_is_read(tmp_path):
     tiles = {"a problem": {"tile": "LargeTile", "rows": 28}, 'one "more"': {"tile": "SmallTile", "rows": 4}}
-    path = tile_tables.own_path(GPU, tmp_path)
+    path = tuned.own_path(GPU, tmp_path)
     path.parent.mkdir()
-    tile_tables.write(path, GPU, tiles, {"driver": "580"})
-    assert tile_tables.table(GPU, tmp_path, tmp_path / "no package") == tiles
+    tuned.write(path, GPU, tiles, {"driver": "580"})
+    assert tuned.table(GPU, tmp_path, tmp_path / "no package") == tiles
     assert json.loads(path.read_text())["made"] == {"driver": "580"}
 
 
 def test_the_users_word_goes_before_the_packages(tmp_path):
     package, cache = tmp_path / "package", tmp_path / "cache"
     package.mkdir()
-    tile_tables.own_path(GPU, cache).parent.mkdir(parents=True)
-    tile_tables.write(package / tile_tables.file_name(GPU), GPU, {"both": {"rows": 1}, "package": {"rows": 2}}, {})
-    tile_tables.write(tile_tables.own_path(GPU, cache), GPU, {"both": {"rows": 3}, "own": {"rows": 4}}, {})
-    found = tile_tables.table(GPU, cache, package)
+    tuned.own_path(GPU, cache).parent.mkdir(parents=True)
+    tuned.write(package / tuned.file_name(GPU), GPU, {"both": {"rows": 1}, "package": {"rows": 2}}, {})
+    tuned.write(tuned.own_path(GPU, cache), GPU, {"both": {"rows": 3}, "own": {"rows": 4}}, {})
+    found = tuned.table(GPU, cache, package)
     assert found == {"both": {"rows": 3}, "package": {"rows": 2}, "own": {"rows": 4}}
 
 
 def test_another_run_keeps_what_it_has_not_measured(tmp_path):
     path = tmp_path / "t.json"
-    tile_tables.write(path, GPU, {"a": {"rows": 1}, "b": {"rows": 1}}, {})
-    tile_tables.write(path, GPU, {"b": {"rows": 2}}, {})
+    tuned.write(path, GPU, {"a": {"rows": 1}, "b": {"rows": 1}}, {})
+    tuned.write(path, GPU, {"b": {"rows": 2}}, {})
     assert json.loads(path.read_text())["tiles"] == {"a": {"rows": 1}, "b": {"rows": 2}}
 
 
 def test_only_the_exact_name_counts(tmp_path):
-    tile_tables.write(tmp_path / tile_tables.file_name(GPU), GPU, {"a": {"rows": 1}}, {})
-    (tmp_path / tile_tables.file_name("NVIDIA H100")).write_bytes((tmp_path / tile_tables.file_name(GPU)).read_bytes())
-    assert tile_tables.table(GPU, tmp_path / "no cache", tmp_path)
-    assert not tile_tables.table("NVIDIA H100", tmp_path / "no cache", tmp_path)
-    assert not tile_tables.table("NVIDIA_H200", tmp_path / "no cache", tmp_path)  # the same file, another card
+    tuned.write(tmp_path / tuned.file_name(GPU), GPU, {"a": {"rows": 1}}, {})
+    (tmp_path / tuned.file_name("NVIDIA H100")).write_bytes((tmp_path / tuned.file_name(GPU)).read_bytes())
+    assert tuned.table(GPU, tmp_path / "no cache", tmp_path)
+    assert not tuned.table("NVIDIA H100", tmp_path / "no cache", tmp_path)
+    assert not tuned.table("NVIDIA_H200", tmp_path / "no cache", tmp_path)  # the same file, another card
 
 
 def test_a_card_without_a_table_takes_the_nearest_of_its_capability(tmp_path, caplog):
     def ship(gpu, capability, multiprocessors):
         made = {"device": {"compute_capability": capability, "multiprocessors": multiprocessors}}
-        tile_tables.write(tmp_path / tile_tables.file_name(gpu), gpu, {"a": {"card": gpu}}, made)
+        tuned.write(tmp_path / tuned.file_name(gpu), gpu, {"a": {"card": gpu}}, made)
 
     ship("many", [9, 0], 132)
     ship("few", [9, 0], 78)
@@ -78,8 +78,8 @@ def test_a_card_without_a_table_takes_the_nearest_of_its_capability(tmp_path, ca
     (tmp_path / "broken.json").write_text('{"gpu": "x"}')
 
     def taken(multiprocessors, capability=(9, 0), gpu="new"):
-        kin = tile_tables.Kin(capability, multiprocessors)
-        return tile_tables.table(gpu, tmp_path / "no cache", tmp_path, kin).get("a", {}).get("card")
+        kin = tuned.Kin(capability, multiprocessors)
+        return tuned.table(gpu, tmp_path / "no cache", tmp_path, kin).get("a", {}).get("card")
 
     assert [taken(132), taken(114), taken(100), taken(78)] == ["many", "many", "few", "few"]
     assert taken(114, gpu="few") == "few"
@@ -89,8 +89,8 @@ def test_a_card_without_a_table_takes_the_nearest_of_its_capability(tmp_path, ca
 
 
 def test_names_of_cards_are_safe_file_names():
-    assert tile_tables.file_name("NVIDIA H100 80GB HBM3") == "NVIDIA_H100_80GB_HBM3.json"
-    assert tile_tables.file_name("../a/b") == ".._a_b.json"
+    assert tuned.file_name("NVIDIA H100 80GB HBM3") == "NVIDIA_H100_80GB_HBM3.json"
+    assert tuned.file_name("../a/b") == ".._a_b.json"
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_names_of_cards_are_safe_file_names():
              '{"gpu": "NVIDIA H200", "tiles": {"a": {"rows": [1]}}}', '{"gpu": "NVIDIA H200", "tiles": []}']
 )  # fmt: skip
 def test_a_damaged_table_is_passed_over(tmp_path, caplog, text):
-    (tmp_path / tile_tables.file_name(GPU)).write_text(text)
-    assert tile_tables.table(GPU, tmp_path / "no cache", tmp_path) == {}
+    (tmp_path / tuned.file_name(GPU)).write_text(text)
+    assert tuned.table(GPU, tmp_path / "no cache", tmp_path) == {}
     assert "NVIDIA_H200.json is no table of tiles" in caplog.text
 
 
 def test_a_table_that_cannot_be_written(tmp_path):
     with pytest.raises(ModelError, match="cannot be written"):
-        tile_tables.write(tmp_path / "missing" / "t.json", GPU, {}, {})
+        tuned.write(tmp_path / "missing" / "t.json", GPU, {}, {})
 
 
 # ---- What the op modules make of them
@@ -169,11 +169,11 @@ def test_the_gemm_of_a_long_sum_keeps_its_accuracy():
 # ---- The tables of the package
 
 
-@pytest.mark.parametrize("path", sorted(tile_tables.TABLES.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(tuned.TABLES.glob("*.json")), ids=lambda path: path.stem)
 def test_shipped_tables_hold_for_vgg16(path, tmp_path):
     gpu = json.loads(path.read_text())["gpu"]
-    assert tile_tables.file_name(gpu) == path.name
-    facts = with_table(tile_tables.table(gpu, tmp_path))
+    assert tuned.file_name(gpu) == path.name
+    facts = with_table(tuned.table(gpu, tmp_path))
     shapes = [(batch, 3, 224, 224) for batch in (1, 8, 32, 128)]
     for task in distinct(tasks(vgg_graph(Vgg()), facts, ("fp32", "fp16", "bf16", "int8"), shapes)):
         if task.key in facts.tuned:

@@ -18,7 +18,7 @@ from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
-from vgg16gpu.devices.weight_store import WeightCache
+from vgg16gpu.devices.weights import WeightCache
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch
 from vgg16gpu.runtime.executor import Executor
 

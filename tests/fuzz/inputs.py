@@ -51,7 +51,7 @@ from vgg16gpu.bench.records.record import read as read_benchmark
 from vgg16gpu.cluster.job import JobFolder
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list
 from vgg16gpu.compiler.quantization.scale_file import read_preprocess
-from vgg16gpu.devices import tile_tables
+from vgg16gpu.devices import tuned
 from vgg16gpu.errors import Error, InputError
 from vgg16gpu.io import labels
 from vgg16gpu.io.preprocessing import Preprocess
@@ -343,7 +343,7 @@ def judge_record(path: Path, data: bytes) -> str:
         lambda: Preprocess.from_json(text),
         lambda: metadata_list({LABELS_KEY: text}, LABELS_KEY, path),
     )
-    has_tiles = bool(tile_tables.read(path, "X"))  # no error, but a warning
+    has_tiles = bool(tuned.read(path, "X"))  # no error, but a warning
     refusals = []
     for reader in readers:
         try:

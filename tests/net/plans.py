@@ -33,7 +33,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
-from vgg16gpu.devices.tile_tables import TABLES, Kin, table
+from vgg16gpu.devices.tuned import TABLES, Kin, table
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts

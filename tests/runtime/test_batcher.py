@@ -18,7 +18,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.runtime.double_buffer import DEPTH
+from vgg16gpu.runtime.streaming import DEPTH
 from vgg16gpu.zoo.generate import make_vgg
 
 SIZE = 32

@@ -20,8 +20,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.program.types import DType
-from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
-from vgg16gpu.runtime.counting import Counting
+from vgg16gpu.runtime.calibration import Calibration, Counting, calibrate, calibration_engine
 
 
 def named(arrays: Sequence[Any]) -> list[NamedInput]:

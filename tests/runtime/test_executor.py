@@ -19,7 +19,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.executor import Executor, check_memory
-from vgg16gpu.runtime.stored import decoded
+from vgg16gpu.runtime.outputs import decoded
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:

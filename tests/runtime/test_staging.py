@@ -19,8 +19,8 @@ from vgg16gpu.devices import Opened
 from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, PinnedCopier
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.runtime.batcher import Request, cut, flow
-from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.outputs import OutputRows
+from vgg16gpu.runtime.streaming import DEPTH
 from vgg16gpu.zoo.digits import heldout
 
 

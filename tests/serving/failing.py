@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from vgg16gpu.cli import main
 from vgg16gpu.errors import KernelError
-from vgg16gpu.runtime.double_buffer import Pipeline
+from vgg16gpu.runtime.streaming import Pipeline
 from vgg16gpu_serving.device import process
 
 

@@ -17,7 +17,7 @@ import pytest
 from vgg16gpu.cluster import cards
 from vgg16gpu.cluster.cards import child, process
 from vgg16gpu.errors import KernelError
-from vgg16gpu.runtime.frames import StagingBuffers
+from vgg16gpu.runtime.streaming import StagingBuffers
 
 VARIABLE: Final = "VGG16GPU_TESTED_FAULT"
 _PATIENCE: Final = 10.0  # seconds

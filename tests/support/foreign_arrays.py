@@ -13,12 +13,12 @@ import numpy as np
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cuda import dlpack
+from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.results import DeviceArray
 
 SIZE = 16
 STREAM = 0x7700
@@ -85,7 +85,7 @@ class ByInterface:
 class ByDlpack:
     """An array with DLPack; it notes which streams it was to make wait."""
 
-    def __init__(self, array: Any, kind: int = dlpack.CUDA, number: int = 1) -> None:
+    def __init__(self, array: Any, kind: int = interop.CUDA, number: int = 1) -> None:
         self.array, self.dtype, self.place = array, array.dtype, (kind, number)
         self.streams: list[Any] = []
 
@@ -94,7 +94,7 @@ class ByDlpack:
 
     def __dlpack__(self, *, stream: Any = None) -> object:
         self.streams.append(stream)
-        return dlpack.wrap(self.array, self.place)
+        return interop.wrap(self.array, self.place)
 
 
 class ByBoth(ByInterface, ByDlpack):

@@ -46,7 +46,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Arena, DType, Layout, Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.stored import decoded
+from vgg16gpu.runtime.outputs import decoded
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN

@@ -20,7 +20,7 @@ from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.results import DeviceArray
 
 SHAPE = (1, 4, 13, 11)
 

@@ -34,7 +34,7 @@ from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.vgg.architecture import Vgg
-from vgg16gpu.devices import open_device, tile_tables
+from vgg16gpu.devices import open_device, tuned
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.errors import DeviceError, Error, ModelError
@@ -113,9 +113,9 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
         device.close()
     if failure and not findings:  # a table of nothing would take the place of an earlier one
         raise failure
-    path = options.table or tile_tables.own_path(gpu, cache_dir())
+    path = options.table or tuned.own_path(gpu, cache_dir())
     path.parent.mkdir(parents=True, exist_ok=True)
-    tile_tables.write(path, gpu, tiles(findings), made)
+    tuned.write(path, gpu, tiles(findings), made)
     if options.output:
         report = json.dumps({"environment": made, "problems": [_record(finding) for finding in findings]}, indent=1)
         with atomic_writer(options.output) as stream:

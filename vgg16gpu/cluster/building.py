@@ -15,8 +15,8 @@ from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.stream import LocalWorkerFactory, WorkerFactory
+from vgg16gpu.runtime.arrays import Images, Input
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Outputs
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures.inputs import NamedInput, batched
-from vgg16gpu.runtime.calibration import Calibration, calibration_options, chosen
-from vgg16gpu.runtime.counting import Counting
+from vgg16gpu.runtime.arrays import Images
+from vgg16gpu.runtime.calibration import Calibration, Counting, calibration_options, chosen
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images
 
 
 def calibration_pool(model: ModelSource, devices: str | Sequence[str], **options: Any) -> EnginePool:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from vgg16gpu.errors import Error, InputError
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import DEPTH
-from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.outputs import OutputRows, Outputs
+from vgg16gpu.runtime.streaming import DEPTH
 
 _log = logging.getLogger(__name__)
 

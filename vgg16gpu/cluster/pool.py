@@ -40,11 +40,10 @@ from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
-from vgg16gpu.runtime.assumed import AssumedPixels
+from vgg16gpu.runtime.arrays import AssumedPixels, Images, Input
 from vgg16gpu.runtime.batcher import Request, RequestStream, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.outputs import OutputRows, Outputs
 

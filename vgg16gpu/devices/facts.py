@@ -7,7 +7,7 @@ from typing import Final
 
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.platforms import machine_memory, usable_cores
-from vgg16gpu.devices.tile_tables import table
+from vgg16gpu.devices.tuned import table
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.types import DeviceFacts
 

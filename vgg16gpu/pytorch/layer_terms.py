@@ -18,7 +18,7 @@ from vgg16gpu.io.shown import shown
 from vgg16gpu.pytorch.constants import Constants
 from vgg16gpu.pytorch.features import Features
 from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_one_device
-from vgg16gpu.runtime.plans.comparison import Weight
+from vgg16gpu.runtime.plans.losses import Weight
 
 STYLE: Final = "style."  # before the name of a layer whose Gram matrices are compared
 EPSILON: Final = 1e-8  # beside the square of a length, as in kernels/general/feature_loss.cu

@@ -21,9 +21,9 @@ from vgg16gpu.pytorch.scaling import Scalings, scalings_of
 from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
 from vgg16gpu.pytorch.views import name_of
-from vgg16gpu.runtime.plans.comparison import Distance, FeatureComparison, Weight
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
+from vgg16gpu.runtime.plans.losses import Distance, FeatureComparison, Weight
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
 
 REDUCTIONS: Final = ("mean", "sum", "none")

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.runtime.tensor_faults import tensor_fault
+from vgg16gpu.runtime.arrays import tensor_fault
 
 _STRIDED: Final = torch.strided
 _PLAIN: Final = torch.Tensor.__torch_dispatch__  # a class with another one keeps its numbers elsewhere

@@ -11,8 +11,8 @@ import numpy as np
 
 from vgg16gpu.devices.staging import Rows
 from vgg16gpu.errors import InputError
-from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.outputs import OutputRows
+from vgg16gpu.runtime.streaming import DEPTH
 
 Ticket = TypeVar("Ticket")  # what `send` gives for a batch
 

@@ -16,17 +16,15 @@ from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.types import TensorDesc
 from vgg16gpu.runtime import on_device
-from vgg16gpu.runtime.forms import Images, Input
+from vgg16gpu.runtime.arrays import Images, Input
 from vgg16gpu.runtime.outputs import OutputRows, Outputs, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
-from vgg16gpu.runtime.plans.sized import ShapeProfile
+from vgg16gpu.runtime.plans.sizes import ShapeProfile
+from vgg16gpu.runtime.streaming import Pipeline, Sent, StagingBuffer, StreamSession
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.double_buffer import Pipeline, Sent, StreamSession
-    from vgg16gpu.runtime.frames import StagingBuffer
-    from vgg16gpu.runtime.on_device.device_array import DeviceArray
     from vgg16gpu.runtime.on_device.pending import AsyncStatus
-    from vgg16gpu.runtime.on_device.results import RunOptions
+    from vgg16gpu.runtime.on_device.results import DeviceArray, RunOptions
     from vgg16gpu.runtime.on_device.views import Stream, StridedView, SupportsCudaArray
     from vgg16gpu.runtime.plans.gradients import Gradients
 
@@ -352,8 +350,6 @@ class Engine(BuiltEngine):
         size: one of the engine's batch sizes. is_direct: see `Pipeline`. Raises InputError, also once closed;
         DeviceError when memory runs out.
         """
-        from vgg16gpu.runtime.double_buffer import StreamSession  # noqa: PLC0415 - most do not stream
-
         with self._lock:
             sized = self._at(np.dtype(element_type), (size, *sample))
             pipeline = sized.pipeline(element_type, size, is_direct)

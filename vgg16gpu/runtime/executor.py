@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,12 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Bytes, Device, Transfer
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import PinnedCopier, Rows
-from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
+from vgg16gpu.devices.weights import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan, PairScaling
 from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc
-from vgg16gpu.runtime.frames import IoBinding, Span, StagingBuffers
-from vgg16gpu.runtime.outputs import OutOfRangeError, OutputRows, ResultBlock, read_results
-from vgg16gpu.runtime.stored import decoded, image_shape
-
-if TYPE_CHECKING:
-    from vgg16gpu.runtime.double_buffer import Pipeline
+from vgg16gpu.runtime.outputs import OutOfRangeError, OutputRows, ResultBlock, decoded, image_shape, read_results
+from vgg16gpu.runtime.streaming import IoBinding, Pipeline, Span, StagingBuffers
 
 _log = logging.getLogger(__name__)
 
@@ -191,8 +187,6 @@ class Executor:
 
     def pipeline(self, element_type: str, largest: int, *, is_direct: bool = False) -> Pipeline:
         """Room for a stream of batches of any size up to `largest`. Raises DeviceError when memory runs out."""
-        from vgg16gpu.runtime.double_buffer import Pipeline  # noqa: PLC0415 - most do not stream
-
         ports = {
             batch: bound.port
             for (batch, dtype), bound in self._bound.items()

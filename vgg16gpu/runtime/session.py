@@ -30,10 +30,10 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import printable
+from vgg16gpu.runtime.arrays import as_array
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.host_arrays import as_array
-from vgg16gpu.runtime.plans.kept import PlanCache
+from vgg16gpu.runtime.plans.plan_cache import PlanCache
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 

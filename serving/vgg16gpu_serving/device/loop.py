@@ -25,10 +25,10 @@ import numpy as np
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.double_buffer import DEPTH, Sent, StreamSession
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.outputs import NONFINITE
+from vgg16gpu.runtime.streaming import DEPTH, Sent, StreamSession
 from vgg16gpu_serving.children import answered
 from vgg16gpu_serving.device.batching import Item, Queue
 from vgg16gpu_serving.device.pictures import PictureLane

@@ -22,8 +22,8 @@ from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.answers.file_decoding import FileDecoding
 from vgg16gpu.runtime.answers.fitting import GpuResizer, fit_of
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import Sent, StreamSession
 from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.streaming import Sent, StreamSession
 from vgg16gpu_serving.slots import Picture, picture_in, put_picture
 
 _ROOMS: Final = 2  # one is decoded into while the other is read; fewer than the fitter has pools

@@ -19,7 +19,7 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.stored import image_shape
+from vgg16gpu.runtime.outputs import image_shape
 from vgg16gpu_serving.children import failed, ignore_signals, ignore_warnings, keep_for_good
 from vgg16gpu_serving.device.loop import DeviceLoop, Pictures
 from vgg16gpu_serving.device.pictures import PictureLane

@@ -22,8 +22,8 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import Pixels, default_mean, default_std, normalise
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images
 from vgg16gpu_serving.served import Description, EngineChoice
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from vgg16gpu.cluster.cards import child, process
 from vgg16gpu.cluster.cards.messages import BUILDING, End
 from vgg16gpu.cluster.cards.process import Message
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.frames import StagingBuffers
+from vgg16gpu.runtime.streaming import StagingBuffers
 
 PATIENCE = 10.0  # seconds
 

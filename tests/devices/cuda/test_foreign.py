@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.foreign_arrays import STREAM, numbers
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda import foreign as cuda_foreign
-from vgg16gpu.devices.cuda.foreign import CudaInterop, CudaMemory
+from vgg16gpu.devices.cuda import interop as cuda_foreign
+from vgg16gpu.devices.cuda.interop import CudaInterop, CudaMemory
 from vgg16gpu.errors import DeviceError
 
 

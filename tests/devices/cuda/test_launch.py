@@ -14,8 +14,7 @@ from vgg16gpu.devices.cuda import driver as cuda_driver
 from vgg16gpu.devices.cuda.compiler import CubinUnit
 from vgg16gpu.devices.cuda.context import pick_card
 from vgg16gpu.devices.cuda.driver import import_problem
-from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, resolve
-from vgg16gpu.devices.cuda.tensor_map import encode
+from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, encode, resolve
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar, TmaDescriptor
 from vgg16gpu.program.types import Arena, DType, Pointer

@@ -9,7 +9,7 @@ import pytest
 
 from tests.devices.cuda_device.harness import BLOCK, COUNT, axpb, chain, chained, numbers, run_chain
 from vgg16gpu.devices.base import Counters, Transfer
-from vgg16gpu.devices.cuda.host_memory import MAX_TRANSFER_NBYTES
+from vgg16gpu.devices.cuda.context import MAX_TRANSFER_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.types import Arena

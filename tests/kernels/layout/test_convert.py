@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.layout.convert import convert
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Layout, Pointer, TensorDesc
-from vgg16gpu.runtime.stored import decoded
+from vgg16gpu.runtime.outputs import decoded
 
 FLOATS = (DType.F16, DType.BF16, DType.F16_PAIR)
 BYTES = (DType.U8, DType.S8)

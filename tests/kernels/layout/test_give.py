@@ -12,7 +12,7 @@ from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Layout, TensorDesc, TensorFormat
-from vgg16gpu.runtime.stored import decoded
+from vgg16gpu.runtime.outputs import decoded
 
 SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 1, 1), (2, 10), (2, 33, 40, 7), (2, 8, 33, 20), (3, 1, 6, 6))
 STORED = [*((element, Layout.NHWC) for element in DType), (DType.F32, Layout.PLAIN)]

@@ -9,7 +9,7 @@ from tests.devices.cuda.test_graph import Bindings
 from tests.lab.fake_libraries import STREAM
 from tests.lab.measure.conftest import tried
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda.foreign import CudaInterop
+from vgg16gpu.devices.cuda.interop import CudaInterop
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure.cudnn.base import MissingLibraryError
 from vgg16gpu_lab.measure.cudnn.library import WORKSPACE_NBYTES

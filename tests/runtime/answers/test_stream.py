@@ -163,7 +163,7 @@ def test_what_fails_on_the_device_comes_out(narrow_model, pictures, monkeypatch)
         raise KernelError("the launch failed")
 
     with Engine(narrow_model, device="cpu", batch=2) as engine:
-        monkeypatch.setattr("vgg16gpu.runtime.frames.StagingBuffers.launch", broken)
+        monkeypatch.setattr("vgg16gpu.runtime.streaming.StagingBuffers.launch", broken)
         with answering(engine, [pictures]) as stream, pytest.raises(KernelError, match="the launch failed"):
             rows(stream)
 

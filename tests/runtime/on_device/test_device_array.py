@@ -13,11 +13,11 @@ import pytest
 from tests.support.foreign_arrays import STREAM, ByBoth, ByDlpack, ByInterface, FakeForeign, numbers
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
-from vgg16gpu.devices.cuda import dlpack
+from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.types import DType, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.results import DeviceArray
 from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, StridedView, stream_handle, view_of
 
 # ---- What is taken
@@ -148,14 +148,14 @@ def test_handles_of_streams() -> None:
 
 def test_capsules_of_torch() -> None:
     tensor = torch_module().arange(24.0).reshape(2, 3, 4)[1:].permute(0, 2, 1)
-    found = dlpack.describe(tensor.__dlpack__())
-    assert found == (tensor.data_ptr(), (1, 4, 3), tensor.stride(), "float32", dlpack.CPU)
+    found = interop.describe(tensor.__dlpack__())
+    assert found == (tensor.data_ptr(), (1, 4, 3), tensor.stride(), "float32", interop.CPU)
 
 
 def test_capsules_for_torch() -> None:
     torch = torch_module()
     x = numbers(2, 3, 4)
-    tensor = torch.from_dlpack(dlpack.wrap(x, dlpack.CPU))
+    tensor = torch.from_dlpack(interop.wrap(x, interop.CPU))
     assert tensor.data_ptr() == x.ctypes.data
     np.testing.assert_array_equal(tensor.numpy(), x)
 
@@ -166,9 +166,9 @@ def test_a_capsule_keeps_what_it_shows_until_nobody_has_it() -> None:
 
     x = numbers(2, 3).view(Watched)
     gone = weakref.ref(x)
-    capsule = dlpack.wrap(x, (dlpack.CUDA, 3))
+    capsule = interop.wrap(x, (interop.CUDA, 3))
     del x
-    assert dlpack.describe(capsule).device == (dlpack.CUDA, 3)
+    assert interop.describe(capsule).device == (interop.CUDA, 3)
     assert gone() is not None
     del capsule
     assert gone() is None
@@ -191,11 +191,11 @@ def test_a_result_describes_itself() -> None:
     }
     assert (y.shape, y.dtype, y.nbytes, len(y), y.device) == ((3, 4), np.float32, 48, 3, 1)
     assert [y.row_address(row) - address for row in range(3)] == [0, 16, 32]
-    assert y.__dlpack_device__() == (dlpack.CUDA, 1)
+    assert y.__dlpack_device__() == (interop.CUDA, 1)
     assert repr(y) == "DeviceArray(float32 (3, 4) on cuda:1)"
     with pytest.raises(TypeError, match=r"lies on the GPU; its numpy\(\) makes a copy"):
         np.asarray(y)
-    for options in ({"copy": True}, {"dl_device": dlpack.CPU}):
+    for options in ({"copy": True}, {"dl_device": interop.CPU}):
         with pytest.raises(BufferError, match="stays on cuda:1"):
             y.__dlpack__(**options)
 
@@ -207,8 +207,8 @@ def test_the_memory_of_a_result_goes_with_the_last_who_has_it() -> None:
     copy, gone = y.numpy(), weakref.ref(memory)
     address = memory.address
     del memory
-    capsule = y.__dlpack__(stream=5, max_version=(1, 0), dl_device=(dlpack.CUDA, 1), copy=False)
-    assert dlpack.describe(capsule) == (address, (2, 3), (3, 1), "float32", (dlpack.CUDA, 1))
+    capsule = y.__dlpack__(stream=5, max_version=(1, 0), dl_device=(interop.CUDA, 1), copy=False)
+    assert interop.describe(capsule) == (address, (2, 3), (3, 1), "float32", (interop.CUDA, 1))
     del y
     gc.collect()
     assert gone() is not None
@@ -225,7 +225,7 @@ def test_a_result_as_it_is_stored() -> None:
     assert (y.strides, y.element_type, y.nbytes) == ((160, 1, 40, 8), "bfloat16", 2 * 320)
     assert repr(y) == "DeviceArray(bfloat16 (2, 3, 4, 5), channels last on cuda:1)"
     assert not hasattr(y, "__cuda_array_interface__")
-    assert dlpack.describe(y.__dlpack__()) == (y.row_address(0), y.shape, y.strides, "bfloat16", (dlpack.CUDA, 1))
+    assert interop.describe(y.__dlpack__()) == (y.row_address(0), y.shape, y.strides, "bfloat16", (interop.CUDA, 1))
     memory: Any = y._memory
     stored = np.arange(320, dtype=np.float32)
     memory.array.view(np.uint16)[:] = stored.view(np.uint32) >> 16

@@ -13,7 +13,7 @@ from tests.support.foreign_arrays import SIZE, ByDlpack, Placed, images, opened,
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cuda import dlpack
+from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.on_device.results import FORMS
 
@@ -60,7 +60,7 @@ class PlacedBfloat16(ByDlpack):
 
     def __dlpack__(self, *, stream: Any = None) -> object:
         del stream
-        return dlpack.wrap(described(self.placed.__cuda_array_interface__), self.place, is_bfloat=True)
+        return interop.wrap(described(self.placed.__cuda_array_interface__), self.place, is_bfloat=True)
 
 
 def is_channels_last(y: Any) -> bool:
@@ -195,4 +195,4 @@ class Turned:
 
     def __dlpack__(self, *, stream: Any = None) -> object:
         del stream
-        return dlpack.wrap(self.turned, self.__dlpack_device__(), is_bfloat=True)
+        return interop.wrap(self.turned, self.__dlpack_device__(), is_bfloat=True)

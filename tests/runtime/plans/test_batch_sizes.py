@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.plans.batch_sizes import RUN, costs, cover
+from vgg16gpu.runtime.plans.sizes import RUN, costs, cover
 from vgg16gpu.zoo.digits import heldout
 
 

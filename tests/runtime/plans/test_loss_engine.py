@@ -20,7 +20,7 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.plans.comparison import FeatureComparison
+from vgg16gpu.runtime.plans.losses import FeatureComparison
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 0.25, "relu4_3": 2.0}
 STYLE = {"relu1_2": 100.0, "relu3_3": 10.0}

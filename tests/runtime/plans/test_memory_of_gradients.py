@@ -16,8 +16,8 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.plans.engine_plans import added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import gradient_plan
+from vgg16gpu.runtime.plans.sizes import added_weights_nbytes
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 SIDES = (32, 40)

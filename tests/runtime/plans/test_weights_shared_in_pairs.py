@@ -16,10 +16,10 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
-from vgg16gpu.runtime.plans.engine_plans import EnginePlans, added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
-from vgg16gpu.runtime.plans.kept import PlanCache
+from vgg16gpu.runtime.plans.plan_cache import PlanCache
 from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
+from vgg16gpu.runtime.plans.sizes import EnginePlans, added_weights_nbytes
 
 SHAPE = (2, 3, 25, 25)
 

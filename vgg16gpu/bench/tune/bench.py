@@ -21,7 +21,7 @@ from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.program.launch import KernelLaunch, StatusBlock
 from vgg16gpu.program.types import Arena, Pointer, aligned
-from vgg16gpu.runtime.stored import decoded
+from vgg16gpu.runtime.outputs import decoded
 
 MAX_LAUNCHES: Final = 20  # of a graph
 COLD_NBYTES: Final = 120 << 20  # of weights: more than a cache holds

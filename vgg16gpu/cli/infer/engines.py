@@ -10,8 +10,8 @@ from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.plans.opening import Timings
 
 if TYPE_CHECKING:

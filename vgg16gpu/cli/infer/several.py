@@ -12,7 +12,7 @@ from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
-from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.arrays import Images
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from vgg16gpu.cli.infer.engines import ReportedEngine
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.stream import AnswerStream
-from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.arrays import Images
 
 STEADY_RUNS = 3  # for a steady time
 STEADY_BUDGET = 1.0  # seconds that they may take together

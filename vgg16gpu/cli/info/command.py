@@ -39,8 +39,8 @@ from vgg16gpu.devices.facts import device_facts
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch
 from vgg16gpu.program.types import DeviceFacts, TensorDesc
-from vgg16gpu.runtime.plans.engine_plans import added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import gradient_plan
+from vgg16gpu.runtime.plans.sizes import added_weights_nbytes
 
 _NODES_HELP = (
     "Show the nodes of the file as they stand there: kernel_shape, pads, strides and all other attributes, inputs, "

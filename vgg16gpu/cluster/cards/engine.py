@@ -34,11 +34,11 @@ from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.program.types import DeviceFacts
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import DEPTH
-from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.outputs import Outputs
 from vgg16gpu.runtime.plans.opening import form_of
+from vgg16gpu.runtime.streaming import DEPTH
 
 
 @dataclass(frozen=True)

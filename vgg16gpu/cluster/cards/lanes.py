@@ -17,9 +17,9 @@ from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.staging import PinnedCopier, Rows
-from vgg16gpu.runtime.double_buffer import DEPTH
-from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.arrays import Images
 from vgg16gpu.runtime.outputs import OutputRows, Outputs, check_flags, joined
+from vgg16gpu.runtime.streaming import DEPTH
 
 
 class SharedBatchMemory:

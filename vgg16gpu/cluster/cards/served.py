@@ -138,7 +138,7 @@ class _Back:
 
 
 def _count(card: Card, told: Message, line: Line) -> None:
-    from vgg16gpu.runtime.counting import Counting  # noqa: PLC0415 - for who calibrates
+    from vgg16gpu.runtime.calibration import Counting  # noqa: PLC0415 - for who calibrates
 
     opened: OpenCount = told.content
     card.renew_room(opened.room_nbytes, told)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cuda.bindings import driver as cu
 
 from vgg16gpu.devices.base import Bytes
-from vgg16gpu.devices.cuda.host_memory import host_address
+from vgg16gpu.devices.cuda.context import host_address
 
 _FIRST, _LAST = ctypes.c_void_p(1), ctypes.c_void_p(0)  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_END
 _SIZE = ctypes.c_void_p(2)  # CU_LAUNCH_PARAM_BUFFER_SIZE

@@ -1,9 +1,4 @@
-"""A card's primary context: opening, making it current in any thread, and giving everything back.
-
-A context is current to a thread, not to the process, and PyCUDA frees things only while theirs is current. So each use
-of it happens inside a `ContextGuard`, and `DeviceResources.release` frees everything by name instead of leaving it to
-references.
-"""
+"""CUDA contexts of threads, what a device has to give back, and page-locked host memory."""
 
 from __future__ import annotations
 
@@ -13,17 +8,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from vgg16gpu.devices import tile_tables
-from vgg16gpu.devices.base import Bytes, Stream
+from vgg16gpu.devices import tuned
+from vgg16gpu.devices.base import Bytes, Stream, Transfer
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import CubinUnit
 from vgg16gpu.devices.cuda.driver import CudaDriver
-from vgg16gpu.devices.cuda.host_memory import host_address, register, unregister
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, Error, KernelError
@@ -64,7 +60,7 @@ def read_facts(driver: CudaDriver, card: Any, *, tensor_maps: bool) -> DeviceFac
         memory_total=total,
         memory_free=free,
         tensor_maps=tensor_maps,
-        tuned=tile_tables.table(card.name(), cache_dir(), kin=tile_tables.Kin((major, minor), multiprocessors)),
+        tuned=tuned.table(card.name(), cache_dir(), kin=tuned.Kin((major, minor), multiprocessors)),
     )
 
 
@@ -234,3 +230,52 @@ class ContextGuard:
         if isinstance(error, driver.LaunchError):
             return KernelError(str(error))
         return self._failure(str(error))
+
+
+MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
+
+_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
+
+
+def host_address(data: Bytes) -> int:
+    """Where an array lies."""
+    return int(data.__array_interface__["data"][0])
+
+
+def goes_by_kernel(transfer: Transfer) -> bool:
+    """Whether a copy is small, and lies as the kernel that copies needs it."""
+    nbytes, starts = transfer.host.nbytes, (transfer.address, host_address(transfer.host))
+    return nbytes <= MAX_TRANSFER_NBYTES and nbytes % 4 == 0 and all(start % 16 == 0 for start in starts)
+
+
+def as_bytes(array: npt.NDArray[np.generic]) -> Bytes:
+    """The bytes of an array, not copied. Raises DeviceError if it is not contiguous."""
+    if not array.flags.c_contiguous:
+        raise DeviceError(
+            f"an array of shape {array.shape} with strides {array.strides} is not contiguous; copy it first"
+        )
+    return array.reshape(-1).view(np.uint8)
+
+
+def register(data: Bytes) -> None:
+    """Pin `data`, whose context is current. Raises DeviceError where the driver refuses."""
+    address, nbytes = ctypes.c_void_p(host_address(data)), ctypes.c_size_t(data.nbytes)
+    _check(_driver().cuMemHostRegister_v2(address, nbytes, ctypes.c_uint(_PORTABLE)), "pins", data)
+
+
+def unregister(data: Bytes) -> None:
+    """End what `register` did; nothing may be on its way there or from there. Raises DeviceError, likewise."""
+    _check(_driver().cuMemHostUnregister(ctypes.c_void_p(host_address(data))), "unpins", data)
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL(DRIVER_LIBRARY)
+
+
+def _check(status: int, does: str, data: Bytes) -> None:
+    if status:
+        raise DeviceError(
+            f"the driver {does} no {data.nbytes:,} bytes of host memory (CUresult {status}); it may lock too little "
+            "memory for this user: see `ulimit -l`"
+        )

@@ -29,13 +29,15 @@ from vgg16gpu.devices.cuda.context import (
     CHUNK_NBYTES,
     ContextGuard,
     DeviceResources,
+    as_bytes,
+    goes_by_kernel,
+    host_address,
     pick_card,
     read_facts,
 )
 from vgg16gpu.devices.cuda.driver import load_driver, load_module
-from vgg16gpu.devices.cuda.foreign import CudaInterop
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
-from vgg16gpu.devices.cuda.host_memory import as_bytes, goes_by_kernel, host_address
+from vgg16gpu.devices.cuda.interop import CudaInterop
 from vgg16gpu.devices.cuda.launch import BuiltKernel, CudaLaunch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage

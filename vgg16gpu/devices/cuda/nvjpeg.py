@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from vgg16gpu.devices.base import ArrayInterop, Bytes
-from vgg16gpu.devices.cuda.host_memory import host_address
+from vgg16gpu.devices.cuda.context import host_address
 from vgg16gpu.devices.cuda.probe import probe_driver
 from vgg16gpu.devices.picture_decoder import Place
 from vgg16gpu.errors import DeviceError

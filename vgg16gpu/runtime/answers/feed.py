@@ -15,8 +15,8 @@ import numpy as np
 from vgg16gpu.devices.base import Event, Stream
 from vgg16gpu.pictures.slots import BufferPool, SampleRow, Slot
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.frames import StagingBuffer
 from vgg16gpu.runtime.outputs import OutputRows
+from vgg16gpu.runtime.streaming import StagingBuffer
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec

@@ -14,10 +14,9 @@ import numpy as np
 from vgg16gpu.errors import InputError
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.on_device.device_array import DeviceArray
     from vgg16gpu.runtime.on_device.direct import DirectRuns, ErrorSink
     from vgg16gpu.runtime.on_device.pending import AsyncStatus
-    from vgg16gpu.runtime.on_device.results import RunOptions
+    from vgg16gpu.runtime.on_device.results import DeviceArray, RunOptions
     from vgg16gpu.runtime.on_device.views import view_of
 
 __all__ = [

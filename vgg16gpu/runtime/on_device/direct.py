@@ -15,8 +15,7 @@ from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
 from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.launches import GraphCache
-from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, output_moves, rebind
+from vgg16gpu.runtime.on_device.graph_cache import GraphCache, absolute, form_of, gives, output_moves, rebind
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.outputs import OutputRows, ResultBlock
 

@@ -11,8 +11,15 @@ from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import ErrorSink, report, reported_words, settled
-from vgg16gpu.runtime.on_device.launches import GraphCache, PlacesKey
-from vgg16gpu.runtime.on_device.moves import BufferBinding, absolute, gives, output_moves, rebind
+from vgg16gpu.runtime.on_device.graph_cache import (
+    BufferBinding,
+    GraphCache,
+    PlacesKey,
+    absolute,
+    gives,
+    output_moves,
+    rebind,
+)
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock
 

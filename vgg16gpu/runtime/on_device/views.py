@@ -16,7 +16,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.base import ArrayInterop
-from vgg16gpu.devices.cuda import dlpack
+from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.types import DType, TensorFormat
@@ -171,7 +171,7 @@ def stream_handle(stream: Stream) -> int:
 
 def _by_dlpack(x: Any, stream: int) -> StridedView:
     capsule = x.__dlpack__(stream=stream)
-    found = dlpack.describe(capsule)
+    found = interop.describe(capsule)
     if found.element_type not in ELEMENTS:
         np.dtype(found.element_type)  # raises TypeError for what nobody here has a name for
     return StridedView(found.address, found.shape, found.strides, found.element_type, owner=(x, capsule))
@@ -212,7 +212,7 @@ def _dlpack_card(x: Any) -> int | None:
         kind, number = x.__dlpack_device__()
     except _PROBLEMS:
         return None
-    return int(number) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else None
+    return int(number) if kind in (interop.CUDA, interop.CUDA_MANAGED) else None
 
 
 def _require_card(card: int | None, foreign: ArrayInterop, what: str) -> None:

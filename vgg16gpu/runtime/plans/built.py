@@ -19,20 +19,18 @@ from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.launch import CompiledModel, LaunchPlan
-from vgg16gpu.runtime.assumed import AssumedPixels
+from vgg16gpu.runtime.arrays import AssumedPixels, OpenShape
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.opening import Size, Timings, form_of, kept_plans, sides_of
-from vgg16gpu.runtime.plans.sized import ShapeProfile, SizeUse
+from vgg16gpu.runtime.plans.sizes import ShapeProfile, SizeUse
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.declared import Declared
     from vgg16gpu.compiler.quantization.scheme import Scales
     from vgg16gpu.runtime.on_device.pending import AsyncStatus
-    from vgg16gpu.runtime.plans.engine_plans import EnginePlans
     from vgg16gpu.runtime.plans.gradients import Gradients
-    from vgg16gpu.runtime.plans.sizes import DynamicShapes
+    from vgg16gpu.runtime.plans.sizes import DynamicShapes, EnginePlans
 
 _log = logging.getLogger("vgg16gpu.runtime.engine")  # whose lines these are for who filters the log
 
@@ -87,7 +85,7 @@ class BuiltEngine(Closing):
             self._assumed = AssumedPixels(self.model, self.graph, plan.programs[-1].input.shape, mean, std)
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
-                from vgg16gpu.runtime.plans.kept import NoRoomError  # noqa: PLC0415 - as above
+                from vgg16gpu.runtime.plans.plan_cache import NoRoomError  # noqa: PLC0415 - as above
 
                 samples = sampler(self.model, options, self.graph)
                 self._gradients = Gradients(self.graph, self.device, precision, kernels, samples, self._kept)
@@ -148,7 +146,7 @@ class BuiltEngine(Closing):
             sized = self._require_open()
             if self._kept is None:
                 return sized.use
-            from vgg16gpu.runtime.plans.engine_plans import use_of  # noqa: PLC0415 - as `kept_plans`
+            from vgg16gpu.runtime.plans.sizes import use_of  # noqa: PLC0415 - as `kept_plans`
 
             return use_of(self._kept)
 
@@ -198,7 +196,7 @@ class BuiltEngine(Closing):
 
     def _loaded(self, planner: SizePlanner, plan: CompiledModel) -> ShapeProfile:
         if self._kept:
-            from vgg16gpu.runtime.plans.engine_plans import load_sized  # noqa: PLC0415 - as `kept_plans`
+            from vgg16gpu.runtime.plans.sizes import load_sized  # noqa: PLC0415 - as `kept_plans`
 
             return load_sized(self._kept, planner, plan)
         return ShapeProfile(self.graph.input, plan, self.precision, Executor.load(plan, self.device))

@@ -16,11 +16,10 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts
-from vgg16gpu.runtime.forms import Images
-from vgg16gpu.runtime.host_arrays import as_array
+from vgg16gpu.runtime.arrays import Images, as_array
 from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.views import StridedView
-from vgg16gpu.runtime.plans.kept import CachedPlan, PlanCache
+from vgg16gpu.runtime.plans.plan_cache import CachedPlan, PlanCache
 from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec, plan_of
 
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients

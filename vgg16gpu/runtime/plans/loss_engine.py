@@ -22,9 +22,8 @@ from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import AsyncStatus
 from vgg16gpu.runtime.on_device.results import RunOptions
 from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
-from vgg16gpu.runtime.plans.comparison import Distance, FeatureComparison, Weight
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
-from vgg16gpu.runtime.plans.losses import Enqueued, Losses
+from vgg16gpu.runtime.plans.losses import Distance, Enqueued, FeatureComparison, Losses, Weight
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
 
 

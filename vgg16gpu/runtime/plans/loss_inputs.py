@@ -15,9 +15,9 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.runtime.host_arrays import as_array
+from vgg16gpu.runtime.arrays import as_array
 from vgg16gpu.runtime.on_device.views import StridedView
-from vgg16gpu.runtime.plans.comparison import FeatureComparison
+from vgg16gpu.runtime.plans.losses import FeatureComparison
 
 _KEPT: Final = 256  # shapes of images
 

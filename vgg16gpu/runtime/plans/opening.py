@@ -17,11 +17,10 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.launch import LaunchPlan
-from vgg16gpu.runtime.forms import InputForm
+from vgg16gpu.runtime.arrays import InputForm
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.plans.engine_plans import EnginePlans
-    from vgg16gpu.runtime.plans.sizes import DynamicShapes
+    from vgg16gpu.runtime.plans.sizes import DynamicShapes, EnginePlans
 
 Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
 ANY: Final = "any"
@@ -82,7 +81,7 @@ def kept_plans(
     is_any = _takes_any(model, planner, size)
     if not is_any and not gradient:
         return None, None
-    from vgg16gpu.runtime.plans.kept import PlanCache  # noqa: PLC0415 - an engine of one plan does without
+    from vgg16gpu.runtime.plans.plan_cache import PlanCache  # noqa: PLC0415 - an engine of one plan does without
 
     kept: EnginePlans = PlanCache(device, memory)
     if not is_any:

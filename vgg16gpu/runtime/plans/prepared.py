@@ -15,7 +15,7 @@ from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
-from vgg16gpu.runtime.plans.kept import CachedPlan, NoRoomError, PlanCache
+from vgg16gpu.runtime.plans.plan_cache import CachedPlan, NoRoomError, PlanCache
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST: Final = 1024  # batches that were cut

@@ -1,17 +1,14 @@
-"""Memory and streams that other libraries have on the same card: `devices.base.Foreign`.
-
-PyCUDA works with its own streams and events alone, so this calls the driver itself (CUDA driver API: stream, event,
-primary context and memory management).
-"""
+"""Arrays of other libraries on the GPU: DLPack, the CUDA array interface, and the streams of their libraries."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +19,81 @@ from vgg16gpu.devices.cuda.graph import CudaGraph
 from vgg16gpu.devices.cuda.launch import LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, KernelError
+
+Device: TypeAlias = tuple[int, int]  # (kind, number)
+
+CPU: Final[Device] = (1, 0)
+CUDA: Final = 2
+CUDA_MANAGED: Final = 13
+
+_KINDS: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_BFLOAT: Final = 4
+
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class Described(NamedTuple):
+    """What a capsule says of an array. Strides are in elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_type: str  # as numpy calls it, or "bfloat16"
+    device: Device
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor, which DLManagedTensor begins with."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+        ("number", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def wrap(array: npt.NDArray[Any], device: Device, *, is_bfloat: bool = False) -> object:
+    """A capsule that says that an array lies on `device`; its consumer keeps the array alive.
+
+    is_bfloat: the array's 16-bit elements are bfloat16.
+    """
+    capsule: object = array.__dlpack__()
+    tensor = _tensor(capsule)
+    tensor.kind, tensor.number = device
+    if is_bfloat:
+        tensor.code = _BFLOAT
+    return capsule
+
+
+def describe(capsule: object) -> Described:
+    """What lies where. The array lives as long as the capsule, which is not used up.
+
+    Raises ValueError for what is no capsule, or a used one.
+    """
+    tensor = _tensor(capsule)
+    shape = tuple(tensor.shape[dim] for dim in range(tensor.rank))
+    strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    if tensor.strides:
+        strides = tuple(tensor.strides[dim] for dim in range(tensor.rank))
+    name = f"{_KINDS.get(tensor.code, f'kind {tensor.code}, ')}{tensor.bits}"
+    if tensor.lanes != 1:
+        name += f" in vectors of {tensor.lanes}"
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Described(address, shape, strides, name, (tensor.kind, tensor.number))
+
+
+def _tensor(capsule: object) -> _Tensor:
+    return _Tensor.from_address(_get_pointer(capsule, b"dltensor"))
+
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE

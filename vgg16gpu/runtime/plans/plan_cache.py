@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.weight_store import WeightBinding, WeightCache
+from vgg16gpu.devices.weights import WeightBinding, WeightCache
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.executor import Executor
