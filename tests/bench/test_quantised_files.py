@@ -16,7 +16,7 @@ from vgg16gpu.bench.records.record import read, select
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.promises import PEER_TOLERANCES
-from vgg16gpu.checks.qdq_oracle import without_rounding
+from vgg16gpu.checks.quantised_file import without_rounding
 
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
 

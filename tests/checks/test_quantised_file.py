@@ -13,9 +13,9 @@ import pytest
 from onnx import numpy_helper
 
 from tests.support.onnx_models import Model
-from vgg16gpu.checks import qdq_oracle
+from vgg16gpu.checks import quantised_file
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.checks.qdq_oracle import add_noise, rounds_values, without_rounding
+from vgg16gpu.checks.quantised_file import add_noise, rounds_values, without_rounding
 from vgg16gpu.errors import ModelError
 
 STEP = 2.0**-4
@@ -159,6 +159,6 @@ def test_what_is_not_known_is_said() -> None:
 
 def test_it_shares_nothing_with_the_compiler() -> None:
     """Else a mistake could be made on both sides, as it once was."""
-    tree = ast.parse(Path(qdq_oracle.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(quantised_file.__file__).read_text(encoding="utf-8"))
     named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name for name in named if name and name.startswith("vgg16gpu")} == {"vgg16gpu.errors"}

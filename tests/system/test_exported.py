@@ -10,7 +10,7 @@ from tests.support.exported_files import ACCEPTED, FOLDER, HALVES, QUANTISED, RE
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.qdq_oracle import without_rounding
+from vgg16gpu.checks.quantised_file import without_rounding
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import InputError, ModelError
 

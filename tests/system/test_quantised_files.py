@@ -17,7 +17,7 @@ from tests.support.quantised_nets import ACTIVATIONS, SHAPE, inputs, quantised, 
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.qdq_oracle import add_noise, without_rounding
+from vgg16gpu.checks.quantised_file import add_noise, without_rounding
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model as OnnxModel
 

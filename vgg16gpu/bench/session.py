@@ -42,7 +42,7 @@ from vgg16gpu.bench.records.findings import (
     Remarks,
 )
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.qdq_oracle import rounds_values, without_rounding
+from vgg16gpu.checks.quantised_file import rounds_values, without_rounding
 from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph

@@ -20,7 +20,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_conv, op_max_pool
 
-from vgg16gpu.checks.qdq_oracle import Edit
+from vgg16gpu.checks.quantised_file import Edit
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile
 from vgg16gpu.compiler.onnx.folding.budget import FoldingBudget

@@ -16,7 +16,7 @@ import numpy as np
 
 from vgg16gpu.checks.accuracy import Floats, layer_error, score_error
 from vgg16gpu.checks.float64_oracle import Float64Oracle
-from vgg16gpu.checks.qdq_oracle import Edit
+from vgg16gpu.checks.quantised_file import Edit
 from vgg16gpu.checks.testbench import Decision, InputVerdict, StepVerdict, judge
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import OnnxFile

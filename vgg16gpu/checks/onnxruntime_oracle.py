@@ -11,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from vgg16gpu.checks.onnxruntime_session import first_line, open_session
-from vgg16gpu.checks.qdq_oracle import Edit
+from vgg16gpu.checks.quantised_file import Edit
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx
 from vgg16gpu.compiler.onnx.wire import CODED, INSIDE

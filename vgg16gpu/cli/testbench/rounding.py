@@ -14,7 +14,7 @@ import numpy as np
 
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, layer_error, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.qdq_oracle import Edit, add_noise, rounds_values
+from vgg16gpu.checks.quantised_file import Edit, add_noise, rounds_values
 from vgg16gpu.checks.testbench import Rounded
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
