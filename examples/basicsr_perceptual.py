@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pytorch import PerceptualLoss
 
 

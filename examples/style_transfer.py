@@ -12,7 +12,7 @@ from PIL import Image
 
 from vgg16gpu import LossEngine
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 
 mean, std = (np.array(values, np.float32)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
 

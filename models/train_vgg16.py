@@ -39,7 +39,7 @@ from torch.nn import functional
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, NOTE_KEY, PREPROCESS_KEY
 from vgg16gpu.compiler.vgg.architecture import Vgg, VggLayer
 from vgg16gpu.io.files import atomic_writer
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess, resize_target
 from vgg16gpu.zoo.digits import enlarge

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.checks.stored_references import StoredReferences
+from vgg16gpu.checks.references import StoredReferences
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.errors import Error, ModelError
 

@@ -21,11 +21,11 @@ import numpy as np
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import CPU_PROVIDER, import_onnxruntime
-from vgg16gpu.checks.stored_references import StoredReferences
+from vgg16gpu.checks.references import StoredReferences
 from vgg16gpu.checks.testbench import STANDARD_INPUTS
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.errors import Error
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Pixels, normalise
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images

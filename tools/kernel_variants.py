@@ -18,14 +18,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op, Pool
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Clip, Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Window
 from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.compiler.lowering.guard import GUARDED
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.selection import KEEPING
+from vgg16gpu.compiler.planner.selection import KEEPING, PlanOptions
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.devices import copy_kernel
 from vgg16gpu.devices.cuda.compiler import architecture

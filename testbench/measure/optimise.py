@@ -30,7 +30,7 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pytorch import PerceptualLoss
 
 WITHIN: Final = {"fp32": 0.01, "bf16": 0.03}  # of torch's loss

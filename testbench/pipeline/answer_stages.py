@@ -15,8 +15,8 @@ import vgg16gpu
 from testbench.pipeline.stage import Place, Samples, StageTime, timed
 from testbench.pipeline.wanted import TOP, Work
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, open_results
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.pictures.slots import SampleRow
 from vgg16gpu.runtime import outputs
 from vgg16gpu.runtime.answers.feed import Computed

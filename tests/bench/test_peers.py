@@ -21,10 +21,9 @@ from vgg16gpu.bench.peers.base import PeerError, Setting, has_tf32, open_peer
 from vgg16gpu.bench.peers.fleet import PeerProcesses
 from vgg16gpu.bench.peers.messages import Built
 from vgg16gpu.bench.records.findings import Absent, Remarks
-from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.checks.promises import PEER_TOLERANCES
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -13,9 +13,8 @@ from tests.support.quantised_nets import inputs, quantised, vgg
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.peers.base import open_peer
 from vgg16gpu.bench.records.record import read, select
-from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.promises import PEER_TOLERANCES
 from vgg16gpu.checks.quantised_file import without_rounding
 
 pytestmark = pytest.mark.usefixtures("measured_ceilings")

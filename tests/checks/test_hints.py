@@ -6,9 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, rounding_of, score_error
 from vgg16gpu.checks.hints import reference_hints
-from vgg16gpu.checks.rounding import rounding_of
 from vgg16gpu.checks.testbench import judge
 from vgg16gpu.io.scores import softmax
 

@@ -7,8 +7,8 @@ import pytest
 
 from vgg16gpu.checks.references import read_references
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import Columns, RunRecord, open_results
+from vgg16gpu.io.scores import PredictionBatch
 
 KINDS = ["csv", "jsonl", "parquet", "npy", "npz", "txt", "json"]
 NAMED = ["csv", "jsonl", "parquet", "npz", "json"]

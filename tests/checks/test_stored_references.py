@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from testbench import make_references
-from vgg16gpu.checks import stored_references
+from vgg16gpu.checks import references
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.stored_references import StoredReferences, find_stored
+from vgg16gpu.checks.references import StoredReferences, find_stored
 from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
@@ -98,7 +98,7 @@ def computed(model):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder of all references is this one."""
-    monkeypatch.setattr(stored_references, "_FOLDERS", (tmp_path,))
+    monkeypatch.setattr(references, "_FOLDERS", (tmp_path,))
     return tmp_path
 
 

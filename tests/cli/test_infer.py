@@ -11,7 +11,7 @@ from PIL import Image
 
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.zoo.digits import digit_sample, heldout
 from vgg16gpu.zoo.generate import make_vgg

@@ -7,7 +7,7 @@ from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.infer.tally import RunSummary
 from vgg16gpu.cli.infer.times import Stages
-from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.scores import PredictionBatch
 
 
 def answers(count, best, probability, errors, unread=()):

@@ -19,7 +19,7 @@ from vgg16gpu.cli.testbench import case as testbench_case
 from vgg16gpu.cli.testbench import command
 from vgg16gpu.cli.testbench.case import LabelledImages
 from vgg16gpu.compiler.quantization.scale_file import read_scales
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from testbench import make_references
-from vgg16gpu.checks import stored_references
+from vgg16gpu.checks import references
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.stored_references import StoredReferences, reference_files
+from vgg16gpu.checks.references import StoredReferences, reference_files
 from vgg16gpu.cli import cli
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     """The folder of all stored references is this one, empty."""
     folder = tmp_path / "references"
     folder.mkdir()
-    monkeypatch.setattr(stored_references, "_FOLDERS", (folder,))
+    monkeypatch.setattr(references, "_FOLDERS", (folder,))
     return folder
 
 

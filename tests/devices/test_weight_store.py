@@ -12,11 +12,10 @@ import pytest
 
 from tests.support.kernel_harness import normal, seeded
 from tests.support.traced_device import HOPPER, Traced
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, GlobalPool, Graph, GraphInput
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, GlobalPool, Graph, GraphInput, Pads, Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.devices.weights import WeightCache
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch

@@ -37,12 +37,13 @@ from vgg16gpu.compiler.graph.ops import (
     LeakyRelu,
     Limits,
     Op,
+    Pads,
+    Window,
 )
-from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES as HALO_TILES
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.kernel_source import files

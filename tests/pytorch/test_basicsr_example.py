@@ -12,7 +12,7 @@ import pytest
 from tests.pytorch.test_features import distance
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.zoo.generate import make_vgg
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from tests.support.torch_here import torch_module
 from tests.support.weight_files import state_of
 from vgg16gpu import Engine, LossEngine
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.vgg.hub import FILES
+from vgg16gpu.compiler.vgg.source import FILES
 from vgg16gpu.errors import InputError, ModelError
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": np.arange(16.0)}

@@ -32,16 +32,16 @@ def settings(torch: Any) -> Iterator[Any]:
 @pytest.fixture
 def card(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A device of a GPU that is not there, with tensor cores."""
-    from vgg16gpu.pytorch import precision
+    from vgg16gpu.pytorch import scaling
 
-    monkeypatch.setattr(precision, "_fast", {})
+    monkeypatch.setattr(scaling, "_fast", {})
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA Test")
     return torch.device("cuda:0")
 
 
 def test_tf32_as_the_user_has_it(settings: Any, card: Any) -> None:
-    from vgg16gpu.pytorch.precision import resolve
+    from vgg16gpu.pytorch.scaling import resolve
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -58,16 +58,16 @@ def test_tf32_as_the_user_has_it(settings: Any, card: Any) -> None:
 
 
 def test_older_torch_has_one_setting(torch: Any, card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgg16gpu.pytorch import precision
+    from vgg16gpu.pytorch import scaling
 
-    monkeypatch.setattr(precision, "_get_fp32_precision", None)
+    monkeypatch.setattr(scaling, "_get_fp32_precision", None)
     for allowed, expected in ((True, "fp16"), (False, "fp32")):
         monkeypatch.setattr(torch._C, "_get_cudnn_allow_tf32", lambda allowed=allowed: allowed)
-        assert precision.resolve("torch", card) == expected
+        assert scaling.resolve("torch", card) == expected
 
 
 def test_autocast_on_either_device(torch: Any, card: Any) -> None:
-    from vgg16gpu.pytorch.precision import resolve, under_autocast
+    from vgg16gpu.pytorch.scaling import resolve, under_autocast
 
     for dtype, expected in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
         with torch.autocast("cpu", dtype):
@@ -80,7 +80,7 @@ def test_autocast_on_either_device(torch: Any, card: Any) -> None:
 
 
 def test_a_card_without_tensor_cores_says_so_once(torch: Any, card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgg16gpu.pytorch.precision import resolve
+    from vgg16gpu.pytorch.scaling import resolve
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     with pytest.warns(UserWarning, match="NVIDIA Test has no tensor cores for fp16, so precision='torch' computes in"):
@@ -91,7 +91,7 @@ def test_a_card_without_tensor_cores_says_so_once(torch: Any, card: Any, monkeyp
 
 
 def test_reading_it_takes_no_time(torch: Any, card: Any) -> None:
-    from vgg16gpu.pytorch.precision import resolve, under_autocast
+    from vgg16gpu.pytorch.scaling import resolve, under_autocast
 
     del torch
     seconds = min(timeit.repeat(lambda: resolve(under_autocast("torch", "cuda"), card), number=1000, repeat=7)) / 1000
@@ -105,7 +105,7 @@ def test_autocast_is_seen_compiled_or_not(torch: Any, model: Path, monkeypatch: 
     A CPU would compute everything in fp32; here it takes what a card would.
     """
     from vgg16gpu.pytorch import Features, PerceptualLoss
-    from vgg16gpu.pytorch import precision as rule
+    from vgg16gpu.pytorch import scaling as rule
 
     asked: list[str] = []
 

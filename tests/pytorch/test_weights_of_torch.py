@@ -19,8 +19,8 @@ from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.free_size import _are_equal
 from vgg16gpu.compiler.vgg.architecture import VARIANTS
-from vgg16gpu.compiler.vgg.hub import FILES
 from vgg16gpu.compiler.vgg.provenance import _BIASES, _FILTER, provenance
+from vgg16gpu.compiler.vgg.source import FILES
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.synthetic import write_sample_text
 from vgg16gpu.runtime.answers.classify import classify

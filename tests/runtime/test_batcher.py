@@ -15,7 +15,7 @@ from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.runtime.streaming import DEPTH

@@ -13,11 +13,10 @@ from tests.support.foreign_arrays import SIZE, inputs
 from tests.support.narrow_vgg import images, pixels
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu import Engine
-from vgg16gpu.compiler.quantization.histogram import Histogram
-from vgg16gpu.compiler.quantization.scheme import quantised_inputs
+from vgg16gpu.compiler.quantization.scheme import Histogram, quantised_inputs
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.program.types import DType
 from vgg16gpu.runtime.calibration import Calibration, Counting, calibrate, calibration_engine

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput
-from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.program.types import DeviceFacts

@@ -20,7 +20,7 @@ from tests.support.wgmma_harness import Array64, Trial, convolution, fully, resi
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
 from vgg16gpu.devices.cuda.device import CudaDevice
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, TESTBENCH_SEED, typical_inputs
 
 pytestmark = pytest.mark.gpu

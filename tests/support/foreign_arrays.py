@@ -15,7 +15,7 @@ from vgg16gpu import Engine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.runtime.on_device.results import DeviceArray

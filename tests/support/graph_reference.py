@@ -12,8 +12,9 @@ import numpy.typing as npt
 from tests.support import loss_reference as losses
 from tests.support import reference
 from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, MaskedGradient, PoolGradient, ReluGradient
-from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, Gram, GramGradient, RowSum
+from vgg16gpu.compiler.graph.loss import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
     Arithmetic,
     AxisSoftmax,
     Clip,
@@ -34,9 +35,9 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
+    Window,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 

@@ -40,8 +40,8 @@ from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, W
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner import memory, schedule
 from vgg16gpu.compiler.planner.memory import LiveRange
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Arena, DType, Layout, Pointer

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, Gram, GramGradient, RowSum, pixels_of_block
+from vgg16gpu.compiler.graph.loss import CHUNK, FeatureLoss, Gram, GramGradient, RowSum, pixels_of_block
 from vgg16gpu.compiler.graph.ops import Op
 
 Array64: TypeAlias = npt.NDArray[np.float64]

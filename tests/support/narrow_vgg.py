@@ -8,7 +8,7 @@ import numpy as np
 
 from vgg16gpu import Engine
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
 

@@ -20,9 +20,9 @@ from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
 from vgg16gpu.compiler.lowering.base import ActivationScale, AnyLowering, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner import selection
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import ProgramBuilder
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Arena, DeviceFacts, Layout, Pointer, TensorDesc, TensorFormat
 

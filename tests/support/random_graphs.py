@@ -19,13 +19,14 @@ from vgg16gpu.compiler.graph.ops import (
     GraphInput,
     Identity,
     Op,
+    Pads,
     Pool,
     Relu,
     Shape,
     Softmax,
+    Window,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import Pads, Window
 
 Maker: TypeAlias = Callable[..., Array]  # of an array of the given shape
 

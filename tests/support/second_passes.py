@@ -14,9 +14,8 @@ import pytest
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import WeightPacker
 from vgg16gpu.compiler.planner import plan as planner
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.schedule import ProgramBuilder
-from vgg16gpu.compiler.planner.selection import KernelAssignment
+from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions
 from vgg16gpu.program.launch import CompiledModel, LaunchPlan
 
 LOWEST: Final = 2.0**-10  # of an image's largest magnitudes; above zero, as that of pairs is

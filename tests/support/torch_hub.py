@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vgg16gpu.compiler.vgg.hub import FILES
+from vgg16gpu.compiler.vgg.source import FILES
 
 WIDTHS = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
 PLACES = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)  # of convolutions in `features`

@@ -21,15 +21,14 @@ import pytest
 from tests.support import quantised_reference, reference
 from tests.support.kernel_harness import Result, normal, run_graph, seeded
 from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Relu, Shape
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemmTile, GemvTile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, Scales, quantise, quantised_inputs
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import usable_cores

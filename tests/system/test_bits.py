@@ -20,7 +20,7 @@ import pytest
 from vgg16gpu import Engine
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.generate import make_vgg

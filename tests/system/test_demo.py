@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from testbench import demo, make_references
-from vgg16gpu.checks.stored_references import StoredReferences
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.checks.references import StoredReferences
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.zoo.digits import digit_sample
 from vgg16gpu.zoo.generate import make_vgg

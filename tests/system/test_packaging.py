@@ -152,7 +152,7 @@ def test_installed_copy_works_by_itself(installed):
     """On its own kernels and references; beside the project file of whoever has copied the package."""
     (installed / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "9"')
     script = (
-        "import vgg16gpu; from vgg16gpu.checks.stored_references import reference_files;"
+        "import vgg16gpu; from vgg16gpu.checks.references import reference_files;"
         "from vgg16gpu.devices.kernel_source import kernel_dir;"
         "print(vgg16gpu.__version__, kernel_dir(), *reference_files(), sep='\\n')"
     )

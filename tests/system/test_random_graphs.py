@@ -22,8 +22,8 @@ from tests.support.reference import apply
 from tests.support.selection import examples
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, Shape
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.executor import Executor
 

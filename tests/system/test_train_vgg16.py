@@ -8,7 +8,7 @@ import pytest
 
 from vgg16gpu.checks.testbench import labelled_images
 from vgg16gpu.compiler.vgg.architecture import Vgg
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.runtime.engine import Engine

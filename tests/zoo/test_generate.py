@@ -20,13 +20,13 @@ from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.compiler.vgg.architecture import CONVOLUTIONS
 from vgg16gpu.errors import ModelError
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo import center_scores, generate
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.weights import LIMIT, IntegerStream, he_scale, scaled
+from vgg16gpu.zoo.model_writer import LIMIT, IntegerStream, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())

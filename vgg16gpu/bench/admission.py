@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from vgg16gpu.bench.measure.timing import Contender, LostError
 from vgg16gpu.bench.peers.remote import RemotePeer
 from vgg16gpu.bench.records.findings import Absent, Remarks
-from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.promises import ADMITTED_ERRORS, peer_tolerance
+from vgg16gpu.checks.accuracy import ADMITTED_ERRORS, peer_tolerance, score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
 

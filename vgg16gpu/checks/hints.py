@@ -14,8 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.rounding import Rounding, rounding_of
+from vgg16gpu.checks.accuracy import Rounding, rounding_of, score_error
 from vgg16gpu.io.scores import Scores, softmax
 from vgg16gpu.io.shown import printable
 

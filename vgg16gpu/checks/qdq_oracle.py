@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
     Array,
     BatchNorm,
     Clip,
@@ -32,9 +33,9 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Softmax,
     Transpose,
+    Window,
 )
 from vgg16gpu.compiler.graph.passes import value_ranks
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, Scales, quantise, stored_scales
 from vgg16gpu.errors import ModelError
 

@@ -31,8 +31,8 @@ from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, sha
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.quantization.histogram import METHOD
 from vgg16gpu.compiler.quantization.scale_file import scales_path, write_scales
+from vgg16gpu.compiler.quantization.scheme import METHOD
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import check_outputs
 from vgg16gpu.pictures.inputs import NamedInput, listed, spec_of

@@ -15,8 +15,7 @@ from vgg16gpu.cluster.building import PoolEngine
 from vgg16gpu.cluster.crew import DeviceState
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.compiler.model import ModelSource
-from vgg16gpu.compiler.quantization.histogram import Histogram
-from vgg16gpu.compiler.quantization.scheme import quantised_inputs
+from vgg16gpu.compiler.quantization.scheme import Histogram, quantised_inputs
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.runtime.arrays import Images

@@ -15,9 +15,9 @@ from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import open_results, record_path
 from vgg16gpu.io.results.parquet_results import partial_path
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import Listing

@@ -18,8 +18,8 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import SESSION, Model
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown

@@ -1,8 +1,4 @@
-"""Names of the classes that a model's scores stand for.
-
-`imagenet_classes.txt` has the 1000 ImageNet classes in the order of the scores, as torchvision's model metadata lists
-them, one a line.
-"""
+"""Names of classes: those of ImageNet, and files of them."""
 
 from __future__ import annotations
 
@@ -15,6 +11,10 @@ from typing import Final
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.foreign.lines import read_text
+
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)  # R, G, B, of pixels in [0, 1]
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
+
 
 IMAGENET_CLASSES: Final = 1000
 

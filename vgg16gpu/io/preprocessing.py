@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Self
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.foreign.numbers import is_finite_number
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.shown import shown
 
 _RESIZE_RATIO: Final = 256 / 224  # the shorter side before the crop, to the network's

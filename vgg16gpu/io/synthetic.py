@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.io.files import atomic_writer
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Pixels, normalise
 
 Plane: TypeAlias = npt.NDArray[np.int64]

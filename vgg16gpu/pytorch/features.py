@@ -15,9 +15,17 @@ from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.pytorch.module import KernelModule
-from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
-from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_recorded
-from vgg16gpu.pytorch.views import current_stream, name_of, on_host, taken, view
+from vgg16gpu.pytorch.scaling import TORCH, check_precision, chosen, under_autocast
+from vgg16gpu.pytorch.tensors import (
+    current_stream,
+    is_traced,
+    name_of,
+    on_host,
+    require_floats,
+    require_recorded,
+    taken,
+    view,
+)
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.plans import gradients
 from vgg16gpu.runtime.plans.opening import check_memory_bound

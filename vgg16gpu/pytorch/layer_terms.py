@@ -15,9 +15,8 @@ import torch
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.pytorch.constants import Constants
 from vgg16gpu.pytorch.features import Features
-from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_one_device
+from vgg16gpu.pytorch.tensors import Constants, is_traced, require_floats, require_one_device
 from vgg16gpu.runtime.plans.losses import Weight
 
 STYLE: Final = "style."  # before the name of a layer whose Gram matrices are compared

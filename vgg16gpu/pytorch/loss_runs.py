@@ -8,8 +8,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.pytorch.tensors import require_one_device
-from vgg16gpu.pytorch.views import TYPES, current_stream, on_host, taken, view
+from vgg16gpu.pytorch.tensors import TYPES, current_stream, on_host, require_one_device, taken, view
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued

@@ -20,8 +20,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shipped import DATA
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pytorch.perceptual_loss import PerceptualLoss
-from vgg16gpu.pytorch.precision import TORCH
-from vgg16gpu.pytorch.scaling import Scalings
+from vgg16gpu.pytorch.scaling import TORCH, Scalings
 from vgg16gpu.pytorch.tensors import is_traced, require_floats, require_recorded
 
 LAYERS: Final = ("relu1_2", "relu2_2", "relu3_3", "relu4_3", "relu5_3")

@@ -10,7 +10,7 @@ from vgg16gpu.compiler.model import ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pytorch.lpips import BACKBONE, LPIPS
-from vgg16gpu.pytorch.precision import TORCH
+from vgg16gpu.pytorch.scaling import TORCH
 
 try:
     from torchmetrics import Metric

@@ -1,8 +1,4 @@
-"""Runs and gradients as operators of torch's own, so that its compiler keeps them in one graph.
-
-https://docs.pytorch.org/docs/stable/library.html#torch.library.custom_op
-Operators take tensors and numbers alone: a module is known by the number that `register` gives it.
-"""
+"""Define the operators that torch sees: their fake results, gradients, second derivatives."""
 
 from __future__ import annotations
 
@@ -15,8 +11,37 @@ import torch
 from torch import Tensor
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.pytorch.second_derivative import once, refuse
 from vgg16gpu.pytorch.tensors import is_batched, require_floats
+
+
+def once(gradient: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+    """Return a gradient from a backward pass, so that a gradient of it to one of its sources raises InputError.
+
+    sources: what it depends on, images and slopes, though torch has not seen how.
+    """
+    return _Once.apply(gradient, *sources) if torch.is_grad_enabled() else gradient
+
+
+def refuse(*_: object) -> Any:
+    """Raise InputError: somebody asks for the gradient of a gradient."""
+    raise InputError(
+        "a second derivative is asked for, and gradients are computed once; leave create_graph out, or detach the "
+        "gradient"
+    )
+
+
+class _Once(torch.autograd.Function):
+    """The gradient itself; its sources stand beside it so that torch comes here for a second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        del ctx, sources
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
+        return refuse(ctx, *slopes)
+
 
 LossGradients: TypeAlias = tuple[Tensor, Tensor, Tensor]  # the loss, and its gradients to x and to the target's images
 

@@ -15,12 +15,16 @@ from vgg16gpu.pytorch.features import Features
 from vgg16gpu.pytorch.layer_terms import LayerTerms, require_mask
 from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
 from vgg16gpu.pytorch.module import KernelModule
-from vgg16gpu.pytorch.operators import rows_of
-from vgg16gpu.pytorch.precision import TORCH, check_precision, chosen, under_autocast
-from vgg16gpu.pytorch.scaling import Scalings, scalings_of
-from vgg16gpu.pytorch.second_derivative import once
-from vgg16gpu.pytorch.tensors import is_batched, is_traced, require_floats, require_one_device, require_recorded
-from vgg16gpu.pytorch.views import name_of
+from vgg16gpu.pytorch.operators import once, rows_of
+from vgg16gpu.pytorch.scaling import TORCH, Scalings, check_precision, chosen, scalings_of, under_autocast
+from vgg16gpu.pytorch.tensors import (
+    is_batched,
+    is_traced,
+    name_of,
+    require_floats,
+    require_one_device,
+    require_recorded,
+)
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Distance, FeatureComparison, Weight

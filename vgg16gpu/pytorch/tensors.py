@@ -1,11 +1,8 @@
-"""Check the tensors that a caller gives, and say in one line what is wrong with one.
-
-A tensor of floats in plain memory costs about a microsecond: a training loop makes this check in each step.
-"""
+"""Tensors of torch as an engine takes them: constants, views, checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +12,64 @@ from torch.autograd import forward_ad
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.arrays import tensor_fault
+from vgg16gpu.runtime.on_device.views import StridedView
+
+
+class Constants:
+    """Vectors with a number for each channel as float32 tensors (1, C, 1, 1), made once on each device.
+
+    A copy, also one by pickle, has the numbers and makes tensors of its own.
+    """
+
+    def __init__(self, vectors: Sequence[Sequence[float]]) -> None:
+        self.vectors: Final = tuple(tuple(map(float, vector)) for vector in vectors)
+        self._made: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.vectors,)
+
+    def at(self, index: int, device: torch.device) -> torch.Tensor:
+        """Return a vector on a device. While torch records, one that is not there is recorded as its numbers."""
+        found = self._made.get((index, device))
+        if found is None:
+            if is_traced():
+                return self._tensor(index, device)
+            with torch.inference_mode(mode=False):  # it may be needed for gradients later
+                found = self._made[index, device] = self._tensor(index, device)
+        return found
+
+    def _tensor(self, index: int, device: torch.device) -> torch.Tensor:
+        return torch.tensor(self.vectors[index], dtype=torch.float32, device=device).view(1, -1, 1, 1)
+
+
+_TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
+TYPES: Final = {name: dtype for dtype, name in _TAKEN.items()}
+
+
+def taken(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a float32 one in place of what kernels do not read."""
+    return tensor.resolve_neg() if tensor.dtype in _TAKEN else tensor.float().resolve_neg()
+
+
+def on_host(tensor: torch.Tensor) -> Any:
+    """Return the numbers of a tensor on the CPU as a float32 array, row-major."""
+    return tensor.detach().float().contiguous().numpy(force=True)  # with the sign that torch may have noted apart
+
+
+def view(tensor: torch.Tensor) -> StridedView:
+    """Where a tensor lies on its card: what DLPack says, several times as fast."""
+    return StridedView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])
+
+
+def current_stream(device: torch.device) -> int:
+    """The handle of the stream on which torch works there."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def name_of(device: torch.device) -> str:
+    """Return how engines call a device of torch's."""
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+
 
 _STRIDED: Final = torch.strided
 _PLAIN: Final = torch.Tensor.__torch_dispatch__  # a class with another one keeps its numbers elsewhere

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
+from vgg16gpu.compiler.graph.passes import CHANNELS_FIRST
 from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.types import TensorDesc

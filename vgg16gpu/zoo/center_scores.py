@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.io.normalize import Floats
-from vgg16gpu.zoo.weights import Integers
+from vgg16gpu.zoo.model_writer import Integers
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

@@ -22,15 +22,14 @@ from vgg16gpu.compiler.onnx.wire import INSIDE
 from vgg16gpu.compiler.vgg.architecture import EPSILON, Vgg, VggLayer
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, atomic_writer
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Floats, normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shown import printable
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.center_scores import Doubles, Fixed
-from vgg16gpu.zoo.model_writer import ModelWriter
-from vgg16gpu.zoo.weights import LIMIT, SIGMA, IntegerStream, he_scale, scaled
+from vgg16gpu.zoo.model_writer import LIMIT, SIGMA, IntegerStream, ModelWriter, he_scale, scaled
 
 Stage: TypeAlias = Callable[[Doubles], Doubles]  # one layer of the convolutional part, on one picture
 

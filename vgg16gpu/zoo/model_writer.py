@@ -1,16 +1,11 @@
-"""An ONNX file written tensor by tensor, so that a model of any size needs the memory of a few rows.
-
-A protobuf message is the concatenation of its fields, each sub-message with its length in front. All lengths follow
-from the shapes, so the file is written from front to back: nodes, tensors, inputs and outputs, opset, metadata. With
-external data (onnx.proto, TensorProto.external_data) the values go to a second file, one tensor after the other.
-"""
+"""Write ONNX models whose weights are the same bytes everywhere, from streams of integers."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import BinaryIO
+from typing import BinaryIO, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +14,43 @@ from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
 from vgg16gpu.compiler.onnx.file import IR_VERSION, OPSET
 from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.compiler.onnx.wire import encode_varint
+
+Integers: TypeAlias = npt.NDArray[np.int32]
+
+LIMIT: Final = 2 * 0xFFFF  # |integer| <= LIMIT
+SIGMA: Final = math.sqrt((2**32 - 1) / 3)  # standard deviation of the integers
+
+_PARTS = np.uint64(0x0000FFFF0000FFFF)
+_LOW = np.uint64(0xFFFFFFFF)
+_CHUNK = 1 << 16  # words at a time: they stay in the cache
+
+
+class IntegerStream:
+    """A stream of integers in [-LIMIT, LIMIT], nearly normal, mean 0, standard deviation SIGMA."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def integers(self, shape: tuple[int, ...]) -> Integers:
+        """The next integers of the stream, in row-major order."""
+        out = np.empty(math.prod(shape), np.int32)
+        for start in range(0, out.size, _CHUNK):
+            part = out[start : start + _CHUNK]
+            words = self._bits.random_raw(part.size)
+            pairs = (words & _PARTS) + (words >> np.uint64(16) & _PARTS)
+            part[:] = ((pairs & _LOW) + (pairs >> np.uint64(32))).astype(np.int32) - LIMIT
+        return out.reshape(shape)
+
+
+def he_scale(fan_in: int) -> np.float32:
+    """What turns integers into weights of variance 2 / fan_in (He et al. 2015)."""
+    return np.float32(math.sqrt(2 / fan_in) / SIGMA)
+
+
+def scaled(integers: Integers, scale: np.float32) -> npt.NDArray[np.float32]:
+    """The product as float32; the integers are exact in float32."""
+    return integers.astype(np.float32) * scale
+
 
 _GRAPH, _OPSET_IMPORT = 7, 8  # fields of ModelProto
 _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto

@@ -15,8 +15,7 @@ from vgg16gpu.bench.measure.environment import worker_threads
 from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise, wall
 from vgg16gpu.bench.peers.base import Setting as PeerSetting
 from vgg16gpu.bench.peers.base import open_peer
-from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.promises import PEER_TOLERANCES
+from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu_lab.ladder.rung import Rung, Running, Setting

@@ -21,9 +21,9 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
+    Window,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import Window
 
 
 def zeros(*shape: int) -> np.ndarray:

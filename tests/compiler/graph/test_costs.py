@@ -2,10 +2,19 @@
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.costs import op_costs
-from vgg16gpu.compiler.graph.flop import flop
-from vgg16gpu.compiler.graph.ops import Arithmetic, Conv, Gemm, GeneralConv, Graph, GraphInput, MatMul, Reshape
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.costs import flop, op_costs
+from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
+    Conv,
+    Gemm,
+    GeneralConv,
+    Graph,
+    GraphInput,
+    MatMul,
+    Pads,
+    Reshape,
+    Window,
+)
 
 
 def test_cost_and_parameters_of_general_ops():

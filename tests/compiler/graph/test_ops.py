@@ -10,12 +10,13 @@ from vgg16gpu.compiler.graph.ops import (
     Conv,
     Gemm,
     Op,
+    Pads,
     Pool,
     Shape,
     Softmax,
+    Window,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.errors import ModelError
 
 XY = ("x", "y", ("y",))

@@ -16,6 +16,7 @@ from tests.support.onnx_models import Model, inner_values, onnxruntime_values, r
 from tests.support.reference import evaluate
 from tests.support.selection import examples
 from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
     Array,
     BatchNorm,
     Conv,
@@ -25,9 +26,11 @@ from vgg16gpu.compiler.graph.ops import (
     GraphInput,
     Identity,
     Op,
+    Pads,
     Pool,
     Relu,
     Softmax,
+    Window,
 )
 from vgg16gpu.compiler.graph.passes import (
     drop_identity,
@@ -36,7 +39,6 @@ from vgg16gpu.compiler.graph.passes import (
     simplify,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.onnx.load import load
 
 SHAPE = (2, 3, 6, 6)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph import gradient_ops, loss_ops
+from vgg16gpu.compiler.graph import gradient_ops, loss
 from vgg16gpu.compiler.graph import ops as graph_ops
-from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Pads, Shape, Window
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import (
     AnyLowering,
     InputKernel,
@@ -75,7 +74,7 @@ def ffma(op: Op) -> AnyLowering:
 
 # Without those that are no ops by themselves: only its own kernel asks for a chain.
 BASES = (Op, MultiOp, Elementwise)
-KINDS = [kind for module in (graph_ops, gradient_ops, loss_ops) for kind in vars(module).values()]
+KINDS = [kind for module in (graph_ops, gradient_ops, loss) for kind in vars(module).values()]
 OP_TYPES = sorted(
     {kind for kind in KINDS if isinstance(kind, type) and issubclass(kind, Op)} - {FusedConvPair, *BASES},
     key=lambda kind: kind.__name__,

@@ -15,7 +15,7 @@ from onnx import GraphProto, TensorProto, helper
 
 from tests.support.exported_files import FOLDER, MODULES, sample
 from tests.support.onnx_models import onnxruntime_values, random_input, torch_vgg
-from vgg16gpu.compiler.onnx.layer_names import TapError, names_of_layers, resolve
+from vgg16gpu.compiler.onnx.names import TapError, names_of_layers, resolve
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.engine import Engine

@@ -23,9 +23,9 @@ from tests.support.onnx_models import (
 )
 from vgg16gpu import Engine
 from vgg16gpu.compiler.onnx.file import parse_onnx
-from vgg16gpu.compiler.onnx.layer_names import resolve
 from vgg16gpu.compiler.onnx.listing import list_nodes
 from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.onnx.names import resolve
 from vgg16gpu.compiler.onnx.normal_form import normalise
 from vgg16gpu.errors import ModelError
 from vgg16gpu.runtime.session import Session

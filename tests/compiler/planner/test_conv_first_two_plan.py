@@ -15,9 +15,8 @@ from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_first_two
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
+from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch
 from vgg16gpu.program.types import DeviceFacts, DType

@@ -16,12 +16,11 @@ from tests.support import selection
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME
 from vgg16gpu.compiler.compile import SAMPLES
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape
-from vgg16gpu.compiler.graph.window import Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan, TmaDescriptor

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op
-from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.planner.input_limits import without_input_clip
-from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op, Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions, without_input_clip
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.program.launch import CompiledModel

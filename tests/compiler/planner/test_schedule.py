@@ -12,9 +12,9 @@ from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import HALF, zeros
 from vgg16gpu.compiler.graph.ops import BatchNorm, Graph, Op, Pool, Softmax
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Arena, DType, Pointer

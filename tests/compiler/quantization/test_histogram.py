@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.quantization.histogram import Histogram
-from vgg16gpu.compiler.quantization.scheme import Scale
+from vgg16gpu.compiler.quantization.scheme import Histogram, Scale
 from vgg16gpu.errors import InputError
 
 

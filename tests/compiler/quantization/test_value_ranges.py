@@ -15,11 +15,12 @@ from vgg16gpu.compiler.graph.ops import (
     LeakyRelu,
     Limits,
     Pad,
+    Pads,
     Relu,
     Softmax,
+    Window,
 )
-from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.quantization.value_ranges import ANY, value_ranges
+from vgg16gpu.compiler.quantization.qdq import ANY, value_ranges
 
 QUANTISED = FakeQuantize("x", "y", ("y",), (), scale=0.1, low=-20.0, high=235.0)
 

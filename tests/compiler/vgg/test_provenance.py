@@ -14,8 +14,8 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.file import hold_arrays
 from vgg16gpu.compiler.vgg import provenance as module
 from vgg16gpu.compiler.vgg.architecture import Vgg
-from vgg16gpu.compiler.vgg.hub import FILES
 from vgg16gpu.compiler.vgg.provenance import Provenance, provenance
+from vgg16gpu.compiler.vgg.source import FILES
 from vgg16gpu.errors import ModelError
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -20,8 +20,8 @@ from vgg16gpu.cli import cli
 from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.free_size import _are_equal
-from vgg16gpu.compiler.vgg import hub
 from vgg16gpu.compiler.vgg.architecture import VARIANTS
+from vgg16gpu.compiler.vgg.source import checkpoints
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.generate import make_vgg
@@ -274,7 +274,7 @@ def test_names_of_torchvision_are_looked_up_where_torch_hub_keeps_them(
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        assert hub.checkpoints() == Path(folder) / "hub" / "checkpoints"
+        assert checkpoints() == Path(folder) / "hub" / "checkpoints"
     get = r"get it: python -c \"import torchvision; torchvision.models.vgg19_bn\(weights='IMAGENET1K_V1'\)\""
     missing = rf"torchvision/vgg19_bn: .*/checkpoints/vgg19_bn-c79401a0.pth does not exist; {get}"
     with pytest.raises(ModelError, match=missing):

@@ -40,7 +40,7 @@ PLUGIN = "ImagePlugin"  # Pillow's readers of single kinds
 
 # What reads there, and why nobody else has written it.
 OWN = {
-    "vgg16gpu/checks/stored_references.py": "scores that the package ships",
+    "vgg16gpu/checks/references.py": "scores that the package ships",
     "vgg16gpu/checks/doctor.py": "the answer of a process that it starts",
     "vgg16gpu/devices/cuda/install/wheel.py": "a wheel that it has built, or had when it was built",
     "vgg16gpu/devices/cuda/nvjpeg.py": "a picture that it has just made",

@@ -4,9 +4,8 @@ from functools import cache
 
 import numpy as np
 
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import Columns, RunRecord, list_digest, open_results
-from vgg16gpu.io.scores import softmax, top_classes
+from vgg16gpu.io.scores import PredictionBatch, softmax, top_classes
 
 CLASSES = 5
 LABELS = ("cat", 'dog, "big"', "line\nbreak", "größe", "\u2028")

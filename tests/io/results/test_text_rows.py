@@ -9,10 +9,10 @@ from tests.io.results.runs import (
     error_of,
     names_of,
 )
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results.csv_rows import CsvForm
 from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
+from vgg16gpu.io.scores import PredictionBatch
 
 FORMS = {"csv": CsvForm, "jsonl": JsonlForm}
 

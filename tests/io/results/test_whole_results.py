@@ -9,8 +9,8 @@ import pytest
 
 from tests.io.results.runs import answers_of, columns_of, names_of, record_of, run, scores_of
 from tests.support.later import later
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results import open_results
+from vgg16gpu.io.scores import PredictionBatch
 
 
 def names_in(folder):

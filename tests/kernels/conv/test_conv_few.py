@@ -15,8 +15,8 @@ from tests.support.mma_harness import MmaTrial
 from tests.support.wgmma_harness import check, parameters, step_of, value_of
 from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Identity
 from vgg16gpu.compiler.lowering.conv import conv_few
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DeviceFacts, DType
 

@@ -13,9 +13,8 @@ import pytest
 from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute
 from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
-from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Shape
+from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Pads, Shape, Window
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.conv import conv_general
 from vgg16gpu.devices.base import Device

@@ -22,8 +22,8 @@ from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES, HaloTile
 from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.types import DeviceFacts, DType

@@ -14,7 +14,7 @@ from tests.support.general_harness import NO_PLACES, compute_all, real_part
 from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, target_shape
+from vgg16gpu.compiler.graph.loss import CHUNK, FeatureLoss, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import OpContext

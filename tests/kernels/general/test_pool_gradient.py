@@ -13,9 +13,8 @@ from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Graph, GraphInput, Pads, Shape, Window
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.types import Layout

@@ -8,7 +8,7 @@ import pytest
 from tests.kernels.general.test_feature_loss import exact
 from tests.support.general_harness import compute_all
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
-from vgg16gpu.compiler.graph.loss_ops import RowSum
+from vgg16gpu.compiler.graph.loss import RowSum
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.devices.base import Device

@@ -13,7 +13,7 @@ from vgg16gpu.checks.accuracy import assert_close, tolerance
 from vgg16gpu.compiler.graph.ops import Identity
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.devices.base import Device
-from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.preprocessing import Preprocess
 
 EPSILON = float(np.finfo(np.float32).eps)

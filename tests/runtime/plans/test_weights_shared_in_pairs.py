@@ -12,8 +12,8 @@ from tests.support.hopper_on_cpu import hopper_for
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.narrow_vgg import images
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan

@@ -27,8 +27,8 @@ from vgg16gpu.compiler.graph.ops import (
     Pool,
     Relu,
     Softmax,
+    Window,
 )
-from vgg16gpu.compiler.graph.window import Window
 
 Tensor: TypeAlias = Any
 Module: TypeAlias = Any

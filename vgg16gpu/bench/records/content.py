@@ -13,7 +13,7 @@ from vgg16gpu.bench.measure.cold_start import ColdStart
 from vgg16gpu.bench.measure.timing import CPU_EFFORT, DESCRIPTIONS, GPU_EFFORT, Regime
 from vgg16gpu.bench.records.findings import BatchResult, Findings
 from vgg16gpu.bench.records.record import SCHEMA, Content
-from vgg16gpu.checks.promises import ADMITTED_ERRORS, PEER_TOLERANCES, TF32_TOLERANCE
+from vgg16gpu.checks.accuracy import ADMITTED_ERRORS, PEER_TOLERANCES, TF32_TOLERANCE
 
 
 def content(findings: Findings, model: Content, cold_start: ColdStart | None) -> Content:

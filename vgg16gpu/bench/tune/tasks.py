@@ -9,17 +9,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, Op, Pool, Relu, Shape
+from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
+    Conv,
+    Flatten,
+    Gemm,
+    Graph,
+    GraphInput,
+    Op,
+    Pads,
+    Pool,
+    Relu,
+    Shape,
+    Window,
+)
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.base import FLOAT, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import y_element
-from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.selection import select_kernels
+from vgg16gpu.compiler.planner.selection import PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import ModelError

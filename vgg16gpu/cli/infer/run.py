@@ -23,7 +23,7 @@ from vgg16gpu.devices import Opened, expects_gpu
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.program.types import DeviceFacts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.io.shown import printable
 
 REASONS = 1000  # kinds of errors that are told apart; further ones count together

@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.accuracy import ADMITTED_ERRORS, SCORE_TOLERANCE, SCORE_TOLERANCES, score_error
 from vgg16gpu.checks.hints import reference_hints
 from vgg16gpu.checks.nearer import MOST, Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.checks.promises import ADMITTED_ERRORS
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
 from vgg16gpu.checks.quantised_file import Edit, rounds_values, without_rounding
-from vgg16gpu.checks.references import References, read_references
-from vgg16gpu.checks.stored_references import StoredReferences, find_stored
+from vgg16gpu.checks.references import References, StoredReferences, find_stored, read_references
 from vgg16gpu.checks.testbench import (
     AnswersReport,
     InputVerdict,

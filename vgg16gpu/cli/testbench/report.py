@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
-from vgg16gpu.checks.references import References
-from vgg16gpu.checks.stored_references import StoredReferences
+from vgg16gpu.checks.references import References, StoredReferences
 from vgg16gpu.checks.testbench import AnswersReport, InputVerdict, Rounded, StepVerdict
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words

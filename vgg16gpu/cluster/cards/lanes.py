@@ -14,7 +14,7 @@ from vgg16gpu.cluster.cards.memory import array_in, make_shared
 from vgg16gpu.cluster.cards.messages import Count, Counts, OpenCount, Receive, Received, RunBatch
 from vgg16gpu.cluster.cards.process import Channel, Message
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.quantization.histogram import Histogram
+from vgg16gpu.compiler.quantization.scheme import Histogram
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.staging import PinnedCopier, Rows
 from vgg16gpu.runtime.arrays import Images

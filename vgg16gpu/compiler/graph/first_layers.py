@@ -29,7 +29,7 @@ from vgg16gpu.compiler.graph.ops import (
     readers_of_values,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.io.imagenet import IMAGENET_MEAN
+from vgg16gpu.io.labels import IMAGENET_MEAN
 from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
 
 Numbers: TypeAlias = npt.NDArray[np.float64]

@@ -1,13 +1,16 @@
-"""Ops of gradients, which stand in the graphs that `gradient.py` makes alone."""
+"""The ops of gradients, and weights as the gradients of convolutions and matrices take them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, TypeAlias
+from weakref import ref
 
-from vgg16gpu.compiler.graph.ops import Elementwise, Limits, MultiOp, Op, Shape
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Elementwise, Limits, MultiOp, Op, Shape, Window
 from vgg16gpu.compiler.graph.shapes import broadcast_shape, map_shape, window_shape
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
 
@@ -85,3 +88,33 @@ class ReluGradient(Elementwise):
     def shape_of_y(self, *shapes: Shape) -> Shape:
         """What all operands are broadcast to. Raises ModelError."""
         return broadcast_shape(self, *shapes)
+
+
+_Made: TypeAlias = tuple["ref[Array]", "ref[Array]"]  # of what, and what; both live as long as somebody else has them
+_MADE: Final[dict[int, _Made]] = {}  # by the identity of what they are made of
+
+
+def dgrad_conv_weight(weight: Array) -> Array:
+    """(K, C, R, S) turned by 180 degrees, as (C, K, R, S); read-only, the same array as long as it lives."""
+    return _once(weight, lambda: weight[:, :, ::-1, ::-1].swapaxes(0, 1))
+
+
+def dgrad_matrix_weight(weight: Array) -> Array:
+    """(N, K) transposed; read-only, the same array as long as it lives."""
+    return _once(weight, lambda: weight.T)
+
+
+def _once(weight: Array, make: Callable[[], Array]) -> Array:
+    key = id(weight)
+    source, made = _MADE.get(key, (None, None))
+    if source and made and source() is weight and (found := made()) is not None:
+        return found
+    found = np.array(make(), order="C")
+    found.setflags(write=False)
+    _MADE[key] = ref(weight), ref(found, lambda gone: _forget(key, gone))
+    return found
+
+
+def _forget(key: int, gone: ref[Array]) -> None:
+    if key in _MADE and _MADE[key][1] is gone:
+        del _MADE[key]

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
     Arithmetic,
     AxisSoftmax,
     BatchNorm,
@@ -37,8 +38,8 @@ from vgg16gpu.compiler.graph.ops import (
     Slice,
     Softmax,
     Transpose,
+    Window,
 )
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
 

@@ -14,9 +14,9 @@ import onnx.defs
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto
 
 from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
+from vgg16gpu.compiler.onnx.importer import DEFAULT_DOMAINS, label
 from vgg16gpu.compiler.onnx.initializers import Stored, initializers
 from vgg16gpu.compiler.onnx.inline import inline_functions
-from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, label
 
 _USUAL_NAMES: Final = {"float": "float32", "double": "float64"}
 

@@ -19,11 +19,11 @@ from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
+from vgg16gpu.compiler.onnx.importer import DEFAULT_DOMAINS, OnnxImporter, label
 from vgg16gpu.compiler.onnx.initializers import initializer_names, initializers
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, UnsupportedNodeError
 from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
 from vgg16gpu.compiler.onnx.rules.table import RULES
-from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, OnnxImporter, label
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
@@ -285,7 +285,7 @@ def _meant(file: OnnxFile, names: Sequence[str], values: Collection[str]) -> tup
     """The value that each name means, which is called so by itself, or by its node or layer."""
     if len({*names}) == len(names) and all(name in values for name in names):
         return tuple(names)
-    from vgg16gpu.compiler.onnx.layer_names import TapError, resolve  # noqa: PLC0415 - few ask for inner layers
+    from vgg16gpu.compiler.onnx.names import TapError, resolve  # noqa: PLC0415 - few ask for inner layers
 
     try:
         return resolve(file.model.graph, names)

@@ -10,9 +10,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import preprocess, scales
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.schedule import ROWS, ProgramBuilder
-from vgg16gpu.compiler.planner.selection import KernelAssignment, select_kernels
+from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import CompiledModel, PairScaling, WeightPlan
 from vgg16gpu.program.types import DeviceFacts, Pointer

@@ -1,27 +1,121 @@
-"""Which kernels compute a graph: one lowering for each op, chosen by what the device can do, not by its name."""
+"""Choose the kernel of each op, under the options of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.compiler.choices import FAMILIES
-from vgg16gpu.compiler.graph.ops import Clip, Conv, FusedConvPair, Gemm, Graph, Limits, Op, Pool, Shape, parts
+from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
+    Array,
+    Clip,
+    Conv,
+    FusedConvPair,
+    Gemm,
+    Graph,
+    Limits,
+    Op,
+    Pool,
+    Shape,
+    parts,
+    readers_of_values,
+    same_window,
+    with_operands,
+)
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import FLOAT, ActivationScale, AnyLowering, OpContext
-from vgg16gpu.compiler.planner.input_limits import without_input_clip
-from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kept_maps
-from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.types import DeviceFacts, DType
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a plan is made for, beside the graph and the device.
+
+    precision: "fp32", "fp16", "bf16" or "int8". kernels: "auto", or the only family that may be used beside "ffma".
+    normalisation: adds an entry for bytes (N, H, W, C). keep_values: every op stores its value, and no buffer is used
+    twice, so that every value can be read after a run. samples: makes (n, C, H, W) typical inputs, which fix the scales
+    of fp32 on tensor cores. quantised: what int8 needs of each op. given: what further inputs are made of that are read
+    where a caller has them, row-major, at addresses that are multiples of 16.
+    """
+
+    precision: str = "fp32"
+    kernels: str = "auto"
+    normalisation: Normalisation | None = None
+    keep_values: bool = False
+    samples: Callable[[], Array] | None = None
+    quantised: Mapping[str, QuantisedOp] | None = None
+    given: Mapping[str, DType] = field(default_factory=dict)
+
+
+_TAKEN_IN: Final = (2, 4)  # ranks of inputs that a kernel takes in; what has another rank is read where it is
+
+
+def without_input_clip(graph: Graph) -> tuple[Graph, Limits | None]:
+    """Return the graph without a Clip that alone reads its input, and the limits; the same graph and None without one.
+
+    0 must lie between the limits, as padding is 0.
+    """
+    source = graph.input
+    readers = readers_of_values(graph).get(source.name, [])
+    if len(readers) != 1 or source.name in graph.outputs or len(source.shape) not in _TAKEN_IN:
+        return graph, None
+    (clip,) = readers
+    if not isinstance(clip, Clip) or clip.others or clip.y in graph.outputs:
+        return graph, None
+    if not clip.range[0] <= 0 <= clip.range[1]:
+        return graph, None
+
+    def renamed(op: Op) -> Op:
+        return with_operands(op, [source.name if name == clip.y else name for name in op.operands])
+
+    return replace(graph, ops=tuple(renamed(op) for op in graph.ops if op is not clip)), clip.range
+
+
+def pooled_maps(graph: Graph) -> dict[str, Pool]:
+    """The pool of each convolution whose map others want, too, by the map's name.
+
+    A map that nobody but the pool wants is none of them: `passes.fuse_max_pool` has been there.
+    """
+    readers, found = readers_of_values(graph), dict[str, Pool]()
+    for op in graph.ops:
+        pools = [reader for reader in readers.get(op.y, ()) if isinstance(reader, Pool) and _is_plain(reader)]
+        if isinstance(op, Conv) and not op.pool and pools:
+            found[op.y] = pools[0]
+    return found
+
+
+def with_kept_maps(graph: Graph, pools: Mapping[str, Pool]) -> Graph:
+    """The graph with these pools as part of the convolutions whose maps they read."""
+    gone = {pool.y for pool in pools.values()}
+    return replace(graph, ops=tuple(_joined(op, pools) for op in graph.ops if op.y not in gone))
+
+
+def keeps_map(op: Op) -> bool:
+    """Whether a map before a pool is wanted of an op."""
+    return any(isinstance(part, Conv) and part.kept for part in parts(op))
+
+
+def _joined(op: Op, pools: Mapping[str, Pool]) -> Op:
+    if not isinstance(op, Conv) or op.y not in pools:
+        return op
+    pool = pools[op.y]
+    return replace(op, y=pool.y, names=(*op.names, *pool.names), pool=True, kept=op.y)
+
+
+def _is_plain(op: Pool) -> bool:
+    return op.kind == "max" and same_window(op.window, MAX_POOL_2X2)
+
 
 KEEPING: Final = ("fp16", "bf16")  # of pairs the pool is a launch of its own: the second pass knows it so
 

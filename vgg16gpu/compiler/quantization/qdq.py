@@ -1,13 +1,4 @@
-"""What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, a Clip otherwise.
-
-A file in that form rounds values to integers between its operators, which the loader gives as FakeQuantize.
-In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
-or -128..127 without a zero point. Fewer integers, -127..127 or those of 4 bits, have a Clip to their ends before that.
-Anything else stays an op: outputs, and what others read, are rounded in float32.
-
-Integers end, and quantisers leave out a ReLU, a ReLU6 or any Clip whose limits are those of the integers. So in the
-other precisions, which do not round, each FakeQuantize becomes the Clip that it is without rounding.
-"""
+"""Read models that round: ranges of values, scales for int8, clips for other precisions."""
 
 from __future__ import annotations
 
@@ -15,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
@@ -27,11 +20,13 @@ from vgg16gpu.compiler.graph.ops import (
     Gather,
     Gemm,
     GeneralBatchNorm,
+    GeneralConv,
     GlobalPool,
     Graph,
     Identity,
     Limits,
     Op,
+    Pad,
     Pool,
     Relu,
     Reshape,
@@ -40,7 +35,50 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.passes import value_ranks
-from vgg16gpu.compiler.quantization.value_ranges import ANY, quantised_range, range_of
+
+ANY: Final[Limits] = (-math.inf, math.inf)
+_PICKS: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)
+
+
+def value_ranges(graph: Graph) -> Mapping[str, Limits]:
+    """Return the smallest and the largest number that each run-time value may hold, NaN aside.
+
+    An average is taken for as exact as its operands; the rounding of its sum may leave the range by a last bit.
+    """
+    found: dict[str, Limits] = {}
+    for op in graph.ops:
+        found[op.y] = range_of(op, found)
+    return found
+
+
+def range_of(op: Op, known: Mapping[str, Limits]) -> Limits:
+    """Return the range of what an op gives; `known`: the ranges of values, any number where there is none."""
+    if isinstance(op, FakeQuantize):
+        return quantised_range(op)
+    if isinstance(op, Clip) and not op.others:
+        return op.range
+    if isinstance(op, Softmax) or (isinstance(op, AxisSoftmax) and not op.log):
+        return 0.0, 1.0
+    if isinstance(op, Relu):
+        return max(known.get(op.x, ANY)[0], 0.0), max(known.get(op.x, ANY)[1], 0.0)
+    if isinstance(op, Conv | Gemm | GeneralConv | GeneralBatchNorm | Elementwise) and op.relu:
+        return 0.0, math.inf
+    if isinstance(op, Pad) or (isinstance(op, Pool) and op.kind == "average"):  # which may count zeros around the map
+        low, high = known.get(op.x, ANY)
+        around = op.value if isinstance(op, Pad) else 0.0
+        return min(low, around), max(high, around)
+    if isinstance(op, _PICKS):
+        ranges = [known.get(name, ANY) for name in op.operands]
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+    return ANY
+
+
+def quantised_range(op: FakeQuantize) -> Limits:
+    """Return the range of QuantizeLinear and DequantizeLinear: the limits of the integers, times the scale."""
+    scale = np.float32(op.scale)
+    low, high = (float(np.float32(limit) * scale) for limit in (op.low, op.high))
+    return (max(low, 0.0), max(high, 0.0)) if op.relu else (low, high)
+
 
 _HELD: Final[Mapping[bool, Limits]] = {False: (0.0, 255.0), True: (-128.0, 127.0)}  # by whether they are signed
 _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)

@@ -18,7 +18,7 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Conv, Graph
 from vgg16gpu.compiler.onnx.metadata import RANDOM_NOTE
 from vgg16gpu.compiler.vgg.forms import PICKLED
-from vgg16gpu.compiler.vgg.hub import FILES
+from vgg16gpu.compiler.vgg.source import FILES
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import printable
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
+from vgg16gpu.io.scores import PredictionBatch
 
 _RUN: Final = b"vgg16gpu.run"  # in the metadata of the schema
 

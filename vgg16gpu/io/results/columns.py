@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
-from vgg16gpu.io.scores import Scores
+from vgg16gpu.io.scores import PredictionBatch, Scores
 
 RANK_COLUMNS: Final = ("class", "label", "score", "probability")
 

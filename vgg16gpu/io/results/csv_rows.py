@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.results.columns import Columns, best_scores
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
+from vgg16gpu.io.scores import PredictionBatch
 
 _NO_NAN: Final = {"nan": ""}
 _SPECIAL: Final = re.compile('[",\r\n]')

@@ -13,10 +13,10 @@ import re
 from typing import Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.documents import parse_json
 from vgg16gpu.io.results.columns import Columns, best_scores
 from vgg16gpu.io.results.number_texts import number_texts, row_texts
+from vgg16gpu.io.scores import PredictionBatch
 
 NULL: Final = "null"
 FINITE: Final = {"nan": NULL, "inf": NULL, "-inf": NULL}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import atomic_writer, target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.arrow_form import (
@@ -28,6 +27,7 @@ from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
 from vgg16gpu.io.results.record import RecordFile, RunRecord, refuse_other_run
 from vgg16gpu.io.results.results import ResultWriter
+from vgg16gpu.io.scores import PredictionBatch
 
 _GROUP_SIZE: Final = 32 << 20  # bytes of a row group, about; memory holds one at a time
 _MOST_ROWS: Final = 1 << 16  # of a group

@@ -14,11 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.io.answers import Array, PredictionBatch
 from vgg16gpu.io.results.appending import Appender
 from vgg16gpu.io.results.jsonl_rows import FINITE, quoted
 from vgg16gpu.io.results.number_texts import row_texts
-from vgg16gpu.io.scores import Scores
+from vgg16gpu.io.scores import Array, PredictionBatch, Scores
 
 _AS_THEY_ARE: Final[dict[str, str]] = {}
 

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from vgg16gpu.errors import Error, InputError, ModelError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.columns import Columns, checked
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.io.shown import printable
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.io.shown import printable, shown
 
 _REMEDY = "repeat the run without --resume to replace the file, or name another"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
 from vgg16gpu.io.results.appending import Appender
@@ -20,6 +19,7 @@ from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.record import RecordFile, RunRecord
 from vgg16gpu.io.results.results import ResultWriter
 from vgg16gpu.io.results.scan import TextForm, scan_rows
+from vgg16gpu.io.scores import PredictionBatch
 
 
 def text_form(kind: str, columns: Columns) -> TextForm:

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.files import atomic_writer, target_of, write_error
 from vgg16gpu.io.foreign.outputs import OutputLock, temporary_path
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.parts import ArrayPart, JsonPart, Part, TextPart, array_header
 from vgg16gpu.io.results.results import ResultWriter
+from vgg16gpu.io.scores import PredictionBatch
 
 _NAMES_AT_A_TIME: Final = 4096
 _COPIED_AT_A_TIME: Final = 1 << 20  # bytes

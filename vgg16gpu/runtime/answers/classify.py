@@ -16,9 +16,8 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import expects_gpu, open_device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.io.answers import PredictionBatch
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.io.scores import Scores
+from vgg16gpu.io.scores import PredictionBatch, Scores
 from vgg16gpu.io.shown import shown
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files

@@ -9,8 +9,7 @@ import numpy as np
 
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.io.answers import PredictionBatch
-from vgg16gpu.io.ranking import Ranked, ranked
+from vgg16gpu.io.scores import PredictionBatch, Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
 from vgg16gpu.program.launch import LaunchPlan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.io.answers import PredictionBatch
+from vgg16gpu.io.scores import PredictionBatch
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.runtime.answers.dealing import WorkQueue
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds, DeviceWorker, LocalDeviceWorker, Told

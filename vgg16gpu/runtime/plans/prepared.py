@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
-from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType

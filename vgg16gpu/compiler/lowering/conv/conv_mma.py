@@ -5,7 +5,7 @@ The 3x3 convolutions of VGG may run on conv_mma_3x3 instead, where that is estim
 
 from __future__ import annotations
 
-from vgg16gpu.compiler.graph.flop import flop
+from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, WeightPacker, ceil_div, scalars

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.flop import flop
+from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated, activation, input_limits, taking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.loss_ops import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
+from vgg16gpu.compiler.graph.loss import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar

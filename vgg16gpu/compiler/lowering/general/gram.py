@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.loss_ops import Gram, GramGradient
+from vgg16gpu.compiler.graph.loss import Gram, GramGradient
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.compiler.quantization.histogram import BINS
+from vgg16gpu.compiler.quantization.scheme import BINS
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.types import DeviceFacts, DType, Layout, Pointer, TensorDesc
 

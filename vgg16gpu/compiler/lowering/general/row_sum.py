@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, RowSum
+from vgg16gpu.compiler.graph.loss import MAX_ROWS, RowSum
 from vgg16gpu.compiler.lowering.base import BLOCK, MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.types import TensorDesc
