@@ -21,8 +21,8 @@ from tests.support.onnx_models import (
     zoo_vgg,
 )
 from tests.support.reference import evaluate
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError

@@ -17,10 +17,9 @@ from vgg16gpu.compiler.graph.ops import (
     Identity,
     LocalResponseNorm,
     Op,
-    Pads,
     Pool,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, UnknownShapeError, UnsupportedNodeError, positive_axis
 
