@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from tests.support import loss_reference as losses
 from tests.support import reference
-from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, MaskedGradient, PoolGradient, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.loss import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
     Clip,
+    ClipGradient,
     Concat,
     Elementwise,
     FakeQuantize,
@@ -31,6 +32,7 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
+    ReluGradient,
     Reshape,
     Slice,
     Transpose,

@@ -86,7 +86,7 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     """On every device, from float32 to float32: what other kernels lack is always there."""
     op = object.__new__(op_type)
     found = ops.lowerings(op)
-    assert {lowering.op_type for lowering in found} == {op_type}
+    assert all(issubclass(op_type, lowering.op_type) for lowering in found)
     assert {lowering.family for lowering in found} <= {*FAMILIES}
     layer = OpContext(op, (1, 3, 8, 8), CPU)
     lowering = ffma(op)

@@ -11,11 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.gradient_ops import (
-    ClipGradient,
     MaskedGradient,
     PoolGradient,
     PowerOfTwo,
-    ReluGradient,
     dgrad_conv_weight,
     dgrad_matrix_weight,
 )
@@ -25,6 +23,7 @@ from vgg16gpu.compiler.graph.ops import (
     Array,
     BatchNorm,
     Clip,
+    ClipGradient,
     Conv,
     Flatten,
     Gemm,
@@ -38,6 +37,7 @@ from vgg16gpu.compiler.graph.ops import (
     Pad,
     Pool,
     Relu,
+    ReluGradient,
     Reshape,
     Shape,
     Softmax,

@@ -9,7 +9,7 @@ from weakref import ref
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Elementwise, Limits, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.ops import Array, Limits, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
@@ -67,27 +67,6 @@ class PowerOfTwo(Op):
         if len(shape) not in (2, 4):
             raise ModelError(f"PowerOfTwo '{self.y}': its input has shape {shape}; it needs maps, or a row an image")
         return shape[0], *(1,) * (len(shape) - 1)
-
-
-@dataclass(frozen=True, eq=False)
-class ClipGradient(Elementwise):
-    """0 where x, what a Clip has given, is `low` or `high`; else the sum of 1 to 4 gradients, the further operands."""
-
-    low: float = 0.0
-    high: float = 0.0
-
-    def shape_of_y(self, *shapes: Shape) -> Shape:
-        """What all operands are broadcast to. Raises ModelError."""
-        return self.broadcast(*shapes)
-
-
-@dataclass(frozen=True, eq=False)
-class ReluGradient(Elementwise):
-    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
-
-    def shape_of_y(self, *shapes: Shape) -> Shape:
-        """What all operands are broadcast to. Raises ModelError."""
-        return self.broadcast(*shapes)
 
 
 _Made: TypeAlias = tuple["ref[Array]", "ref[Array]"]  # of what, and what; both live as long as somebody else has them

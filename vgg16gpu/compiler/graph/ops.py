@@ -361,6 +361,18 @@ class FakeQuantize(Elementwise):
     high: float = 127.0
 
 
+class ReluGradient(Elementwise):
+    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClipGradient(Elementwise):
+    """0 where x, what a Clip has given, is `low` or `high`; else the sum of 1 to 4 gradients, the further operands."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class GeneralBatchNorm(MultiOp):
     """BatchNorm of any rank; operands x, scale, shift, mean, variance, each but x with a number for each channel."""
