@@ -67,7 +67,7 @@ _MODULES = {  # of what costs numpy, so that only who needs it pays
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        from importlib import import_module  # noqa: PLC0415
+        from importlib import import_module  # noqa: PLC0415 - importing the package is free
 
         return getattr(import_module(f"vgg16gpu.{_MODULES[name]}"), name)
     if name == "__version__":
@@ -81,9 +81,9 @@ def __dir__() -> list[str]:
 
 def _version() -> str:
     # In a clone that is not installed pyproject.toml lies beside the package; an older installed copy must not answer.
-    import tomllib  # noqa: PLC0415
-    from importlib import metadata  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415 - as above
+    from importlib import metadata  # noqa: PLC0415 - as above
+    from pathlib import Path  # noqa: PLC0415 - as above
 
     beside = Path(__file__).parent.parent / "pyproject.toml"
     if beside.is_file():

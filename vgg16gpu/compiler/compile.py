@@ -106,7 +106,7 @@ class SizePlanner:
 def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str, QuantisedOp]:
     """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
     from vgg16gpu.compiler.quantization.scale_file import read_scales  # noqa: PLC0415 - other precisions do without
-    from vgg16gpu.compiler.quantization.scheme import held_scales, quantise, quantised_inputs  # noqa: PLC0415
+    from vgg16gpu.compiler.quantization.scheme import held_scales, quantise, quantised_inputs  # noqa: PLC0415 - of int8 alone
 
     held = held_scales(graph)
     if not held and options.scales is None and not model.is_on_disk:

@@ -40,7 +40,7 @@ def opening_ahead(name: str) -> AbstractContextManager[object]:
     found = _CUDA_NAME.fullmatch("cuda" if name == "auto" else name)
     if not found or not expects_gpu(name):
         return nullcontext()
-    from vgg16gpu.devices.cuda.ahead import ContextAhead  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.ahead import ContextAhead  # noqa: PLC0415 - a CPU does without
 
     return ContextAhead(int(found[1] or 0))
 
@@ -101,7 +101,7 @@ def codec_problem(name: str) -> str | None:
     """
     if name == "cpu":
         return "pictures are decoded by NVIDIA GPUs alone, and the device is the CPU; decode on the CPU"
-    from vgg16gpu.devices.cuda.nvjpeg import packages_problem  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.nvjpeg import packages_problem  # noqa: PLC0415 - as above
 
     return packages_problem()
 
@@ -110,7 +110,7 @@ def open_codec(device: Device) -> PictureCodec:
     """What decodes pictures on a device that is open. Raises DeviceError, with what to do, where nothing does."""
     if device.foreign is None:
         raise DeviceError(f"pictures are decoded by NVIDIA GPUs alone, and the device is {device.facts.name}")
-    from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, load_nvjpeg  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, load_nvjpeg  # noqa: PLC0415 - as above
 
     return NvJpeg(load_nvjpeg(), device.foreign)
 
@@ -125,7 +125,7 @@ def _open_any() -> Opened:
 
 def _log_fallback(reason: str) -> None:
     """A machine without a GPU computes on its processor as a matter of course; one that has a GPU is to be mended."""
-    from vgg16gpu.devices.cuda.probe import NO_GPU, probe_driver  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.probe import NO_GPU, probe_driver  # noqa: PLC0415 - as above
 
     driver = probe_driver()
     if driver is None or driver.problem == NO_GPU:
@@ -135,7 +135,7 @@ def _log_fallback(reason: str) -> None:
 
 
 def _open_working_cuda() -> Opened:
-    from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel  # noqa: PLC0415
+    from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel  # noqa: PLC0415 - of benchmarks alone
     from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
 
     device = CudaDevice()
@@ -151,7 +151,7 @@ def _open_working_cuda() -> Opened:
 
 
 def _open_asked_cuda(name: str, ordinal: int, otherwise: str) -> Opened:
-    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - a CPU does without
 
     try:
         device = CudaDevice(ordinal)
@@ -163,6 +163,6 @@ def _open_asked_cuda(name: str, ordinal: int, otherwise: str) -> Opened:
 
 
 def _open_cpu(reason: str, threads: int | None = None) -> Opened:
-    from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415
+    from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415 - a GPU does without
 
     return Opened(CpuDevice(threads=threads), f"cpu: {reason}")

@@ -127,7 +127,7 @@ def _pixels(picture: Image.Image) -> Pixels:
 
 def _decoded(data: bytes, name: str, channels: int) -> Image.Image:
     """The picture, upright: L for one channel, else RGB or RGBX."""
-    from PIL import Image  # noqa: PLC0415
+    from PIL import Image  # noqa: PLC0415 - arrays of numbers need no Pillow
 
     # Pillow keeps RGB as four bytes: such pixels become a picture without a copy.
     mode, nbytes = ("L", 1) if channels == 1 else ("RGBX", 4)
@@ -151,7 +151,7 @@ def _decoded_fast(data: bytes, channels: int, nbytes: int) -> Pixels | None:
 
 def _opened(data: bytes, name: str, channels: int) -> Image.Image:
     """The picture, upright, decoded by Pillow: L for one channel, else RGB."""
-    from PIL import Image, ImageOps  # noqa: PLC0415
+    from PIL import Image, ImageOps  # noqa: PLC0415 - arrays of numbers need no Pillow
 
     kind = picture_kind(data[:HEAD_NBYTES])
     if kind is None:
@@ -194,7 +194,7 @@ def _check_pixels(rows: int, columns: int, name: str) -> None:
 
 
 def _to_mode(picture: Image.Image, mode: str, form: TiffForm, name: str) -> Image.Image:
-    from PIL import Image  # noqa: PLC0415
+    from PIL import Image  # noqa: PLC0415 - arrays of numbers need no Pillow
 
     if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):  # Pillow before 10.3
         # Pillow's own conversion clips 16-bit grey at 255 instead of scaling it.

@@ -24,7 +24,7 @@ __all__ = ["LPIPS", "Features", "PerceptualLoss"]  # and LearnedPerceptualImageP
 def __getattr__(name: str) -> Any:
     """Return what needs torchmetrics, which is imported then. Raises InputError where that is not installed."""
     if name == "LearnedPerceptualImagePatchSimilarity":
-        from vgg16gpu.pytorch.metric import LearnedPerceptualImagePatchSimilarity  # noqa: PLC0415
+        from vgg16gpu.pytorch.metric import LearnedPerceptualImagePatchSimilarity  # noqa: PLC0415 - torchmetrics is optional
 
         return LearnedPerceptualImagePatchSimilarity
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -222,7 +222,7 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
         return digits_model()
     if name is not None and name.startswith("torchvision/"):
         from vgg16gpu.compiler.vgg.forms import is_hub_name  # noqa: PLC0415 - --help names no model
-        from vgg16gpu.compiler.vgg.source import hub_file  # noqa: PLC0415
+        from vgg16gpu.compiler.vgg.source import hub_file  # noqa: PLC0415 - --help names no model
 
         return hub_file(name) if is_hub_name(name) else Path(name)
     if name is not None:

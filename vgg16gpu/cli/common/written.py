@@ -124,7 +124,7 @@ def _flag(option: click.Parameter) -> str:
 
 def _taken(folder: str | Path) -> Iterator[str]:
     """The files of a folder that a command may take for inputs."""
-    from vgg16gpu.pictures.content import IMAGE_SUFFIXES, NUMBER_SUFFIXES, picture_kind, read_head  # noqa: PLC0415
+    from vgg16gpu.pictures.content import IMAGE_SUFFIXES, NUMBER_SUFFIXES, picture_kind, read_head  # noqa: PLC0415 - only where an output is there already
 
     for place, _, names in os.walk(folder, followlinks=True):
         for name in names:

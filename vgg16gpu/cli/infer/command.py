@@ -143,6 +143,6 @@ def _what_computes(options: InferOptions) -> Callable[[InferOptions], int]:
         raise click.UsageError(f"{named} is of a job of many processes: give --shard I/N or --ray, too")
     if options.files_from and options.files_from.endswith(".parquet"):
         raise click.UsageError("--files-from FILE.parquet is of a job: give --shard 0/1, or --ray, too")
-    from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415
+    from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415 - numpy comes with it, and --help does without
 
     return infer

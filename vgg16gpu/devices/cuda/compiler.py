@@ -228,7 +228,7 @@ class CubinCompiler:
 def _run_nvcc(nvcc: Path, unit: CubinUnit, arch: str) -> bytes:
     """The very call that PyCUDA's SourceModule makes, without PyCUDA's own cache (which is not written atomically)."""
     from pycuda.compiler import compile as compile_source  # noqa: PLC0415 - PyCUDA is loaded where it is needed
-    from pycuda.driver import CompileError  # noqa: PLC0415
+    from pycuda.driver import CompileError  # noqa: PLC0415 - PyCUDA may be missing
 
     path = kernel_source.source_path(unit.source)
     # PyCUDA compiles a copy, "kernel.cu"
