@@ -18,7 +18,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Clip, Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Op, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.compiler.lowering.guard import GUARDED
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation

@@ -17,8 +17,8 @@ import torch
 
 from testbench.measure.perceptual_ways import FORMATS, LOSS, Case, torch_outputs
 from testbench.measure.torch_calls import Call, captured
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.pytorch import PerceptualLoss
 

@@ -13,7 +13,8 @@ import torch
 from testbench.measure.torch_calls import Call, captured
 from vgg16gpu import Engine, LossEngine
 from vgg16gpu.bench.peers import torch_net
-from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.pytorch import Features, PerceptualLoss
 from vgg16gpu.pytorch.features import DIFFERENTIABLE

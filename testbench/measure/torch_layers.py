@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 from vgg16gpu.bench.peers.torch_net import module, tensor
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Op
 
 Tensor: TypeAlias = Any
 Scores: TypeAlias = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess

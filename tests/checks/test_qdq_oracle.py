@@ -17,21 +17,9 @@ from tests.support.selection import examples
 from vgg16gpu.checks.accuracy import layer_error, score_error
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle, qdq_model
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Clip,
-    Conv,
-    Flatten,
-    Gemm,
-    GlobalPool,
-    Graph,
-    GraphInput,
-    Pads,
-    Pool,
-    Reshape,
-    Transpose,
-    Window,
-)
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Flatten, Gemm, GlobalPool, Pool, Reshape, Transpose
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.errors import ModelError
 

@@ -15,7 +15,8 @@ from tests.support.later import later
 from tests.support.quantised_nets import inputs, quantised, vgg
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.cli import cli
-from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Identity
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import FakeQuantize, Identity
 from vgg16gpu.compiler.quantization import qdq
 
 COUNT = 16

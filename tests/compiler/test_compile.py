@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 from tests.support.onnx_models import Model
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Transpose
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Transpose
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.types import DeviceFacts

@@ -17,7 +17,7 @@ from onnx import helper
 
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler import model as model_module
-from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx import file as onnx_file
 from vgg16gpu.errors import InputError, ModelError

@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.kernel_harness import normal, seeded
 from tests.support.traced_device import HOPPER, Traced
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, GlobalPool, Graph, GraphInput, Pads, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, GlobalPool
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions

@@ -26,8 +26,8 @@ from tests.fuzz.cases import Case, case
 from tests.fuzz.seeds import furnish
 from vgg16gpu.checks.onnxruntime_session import import_onnxruntime, open_session
 from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.passes import simplify
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.onnx.folding.budget import BASE_MEMORY
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices import open_device

@@ -23,6 +23,7 @@ from tests.support.kernel_harness import (
     seeded,
 )
 from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
@@ -31,15 +32,12 @@ from vgg16gpu.compiler.graph.ops import (
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
-    Graph,
-    GraphInput,
     Identity,
     LeakyRelu,
     Limits,
     Op,
-    Pads,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES as HALO_TILES
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation

@@ -24,8 +24,10 @@ import numpy as np
 
 from tests.net.text import PlanText
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_graph
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Window
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.planner.plan import make_plan

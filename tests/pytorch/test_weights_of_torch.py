@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.support.weight_files import safetensors, timms
 from vgg16gpu.cli import cli
-from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.free_size import _are_equal
 from vgg16gpu.compiler.vgg.architecture import VARIANTS

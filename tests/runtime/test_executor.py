@@ -10,7 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.kernel_harness import normal, seeded
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Pads, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

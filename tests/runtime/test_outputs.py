@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Pads, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import KernelError

@@ -18,7 +18,8 @@ from tests.support import reference
 from tests.support.kernel_harness import assert_same_bits, seeded
 from tests.support.wgmma_harness import Array64, Trial, convolution, fully, resident
 from vgg16gpu.checks.accuracy import layer_error
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Op
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, TESTBENCH_SEED, typical_inputs

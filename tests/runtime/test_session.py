@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from tests.support.counting_device import Counting
 from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, value
-from vgg16gpu.compiler.graph.ops import Arithmetic, Concat, Graph, GraphInput, Slice
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Arithmetic, Concat, Slice
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.session import CAPACITY, Session, without_empty
 

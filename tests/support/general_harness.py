@@ -17,7 +17,6 @@ from tests.support.kernel_harness import Bench, stored
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, WeightPacker
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import StatusBlock
@@ -37,7 +36,7 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
     values = [_put(bench, array, layout) for array, layout in zip(operands, layouts[:-1], strict=True)]
-    y = TensorDesc("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
+    y = TensorDesc("y", op.shape_of_y(*shapes), layouts[-1], NOWHERE)
     y = TensorDesc("y", y.shape, y.layout, bench.room(y.nbytes))
     (lowering,) = ops.lowerings(op, "ffma")
     assert lowering.any_layout or {*layouts} == {Layout.NHWC}
@@ -77,7 +76,7 @@ def compute_all(
         values[0] = TensorDesc("x", shapes[0], Layout.NHWC, pointer, first, scales)
     if second is not DType.F32:
         values[1] = TensorDesc("t", shapes[1], Layout.PLAIN, bench.put(encoded(operands[1], second)), second)
-    found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
+    found = [op.shape_of_y(*shapes), *[shapes[0]] * (len(op.results) - 1)]
     results = [
         TensorDesc("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found
     ]
@@ -98,7 +97,7 @@ def compute_all(
 def check_all_layouts(device: Device, op: Op, operands: Sequence[Array], expected: Array) -> None:
     """Bit by bit the same in every choice of layouts."""
     shapes = [operand.shape for operand in operands]
-    for layouts in layouts_of(*shapes, output_shape(op, *shapes)):
+    for layouts in layouts_of(*shapes, op.shape_of_y(*shapes)):
         y = compute(device, op, operands, layouts)
         assert y.shape == expected.shape
         np.testing.assert_array_equal(y.view(np.uint32), np.ascontiguousarray(expected).view(np.uint32), str(layouts))

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from tests.support import loss_reference as losses
 from tests.support import reference
-from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, MaskedGradient, PoolGradient, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.loss import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     AxisSoftmax,
     Clip,
+    ClipGradient,
     Concat,
     Elementwise,
     FakeQuantize,
@@ -25,19 +26,18 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
-    Graph,
     LeakyRelu,
     LocalResponseNorm,
     MatMul,
     Op,
     Pad,
     Pool,
+    ReluGradient,
     Reshape,
     Slice,
     Transpose,
-    Window,
 )
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def compute(graph: Graph, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, A
             values[op.y] = losses.apply(op, *operands)
         else:
             values[op.y] = _apply(op, *operands)
-        assert values[op.y].shape == output_shape(op, *(operand.shape for operand in operands)), op
+        assert values[op.y].shape == op.shape_of_y(*(operand.shape for operand in operands)), op
     return values
 
 
@@ -93,7 +93,7 @@ def _moved(op: Op, x: Array64) -> Array64:
         case Transpose():
             return np.transpose(x, op.permutation)
         case Reshape():
-            return np.reshape(x, output_shape(op, x.shape))
+            return np.reshape(x, op.shape_of_y(x.shape))
         case Gather():
             assert op.indices.size == 0 or op.indices.min() >= 0
             return np.asarray(np.take(x, op.indices, op.axis))

@@ -21,19 +21,8 @@ import numpy.typing as npt
 
 from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
-from vgg16gpu.compiler.graph.ops import (
-    Array,
-    BatchNorm,
-    Conv,
-    Gemm,
-    Graph,
-    GraphInput,
-    Identity,
-    Op,
-    Pool,
-    Shape,
-    Softmax,
-)
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Gemm, Identity, Op, Pool, Shape, Softmax
 from vgg16gpu.compiler.lowering import base
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile

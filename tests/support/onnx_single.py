@@ -14,8 +14,9 @@ from onnx import helper
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, random_input
 from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph, Op
+from vgg16gpu.compiler.graph.ops import Op
 from vgg16gpu.compiler.onnx.file import parse_onnx
 from vgg16gpu.compiler.onnx.load import Loaded, load, load_model
 from vgg16gpu.errors import ModelError

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Op, Shape
 from vgg16gpu.compiler.lowering.base import ActivationScale, AnyLowering, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner import selection

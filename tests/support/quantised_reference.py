@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.support import reference
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Pads, Pool, Window
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Identity, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, Scales, quantise, stored_scales
 
 Stored: TypeAlias = npt.NDArray[Any]  # uint8, int8 or float32

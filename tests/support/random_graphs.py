@@ -9,24 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from vgg16gpu.compiler.graph.ops import (
-    Array,
-    BatchNorm,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Identity,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Shape,
-    Softmax,
-    Window,
-)
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Shape, Softmax
+from vgg16gpu.compiler.graph.window import Pads, Window
 
 Maker: TypeAlias = Callable[..., Array]  # of an array of the given shape
 

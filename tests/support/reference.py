@@ -7,22 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    BatchNorm,
-    Clip,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    Identity,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Softmax,
-    Window,
-)
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import BatchNorm, Clip, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 

@@ -21,7 +21,9 @@ import pytest
 from tests.support import quantised_reference, reference
 from tests.support.kernel_harness import Result, normal, run_graph, seeded
 from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Relu, Shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile

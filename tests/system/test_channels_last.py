@@ -16,8 +16,9 @@ from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.cli import cli
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Identity, Reshape, Transpose
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices import open_device

@@ -16,7 +16,8 @@ from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial
 from tests.support.random_graphs import HALF
 from tests.support.wgmma_harness import check, convolution, fully, value_of
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Graph, GraphInput, Op, Pool
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Op, Pool
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.shipped import digits_model

@@ -24,17 +24,7 @@ from tests.support.onnx_single import (
     weights,
 )
 from tests.system.test_onnx_general import FLOAT32, ints
-from vgg16gpu.compiler.graph.ops import (
-    Concat,
-    Flatten,
-    Gather,
-    Identity,
-    Op,
-    Pad,
-    Reshape,
-    Slice,
-    Transpose,
-)
+from vgg16gpu.compiler.graph.ops import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 

@@ -21,7 +21,8 @@ from tests.support.random_graphs import graphs
 from tests.support.reference import apply
 from tests.support.selection import examples
 from vgg16gpu.checks.accuracy import assert_close
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

@@ -10,7 +10,8 @@ import pytest
 from tests.compiler.planner.test_conv_wgmma_plan import vgg16
 from tests.support.kernel_harness import normal, seeded
 from tests.support.wgmma_harness import Trial, check
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, Op, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Shape
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

@@ -44,9 +44,9 @@ from vgg16gpu.bench.records.findings import (
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.quantised_file import rounds_values, without_rounding
 from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.runtime.engine import Engine

@@ -17,8 +17,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.graph import Graph, value_ranks
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Array,
     BatchNorm,
     Clip,
@@ -26,16 +26,14 @@ from vgg16gpu.compiler.graph.ops import (
     Flatten,
     Gemm,
     GlobalPool,
-    Graph,
     Identity,
     Op,
     Pool,
     Relu,
     Softmax,
     Transpose,
-    Window,
 )
-from vgg16gpu.compiler.graph.passes import value_ranks
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, Scales, quantise, stored_scales
 from vgg16gpu.errors import ModelError
 

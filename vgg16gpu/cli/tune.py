@@ -29,8 +29,8 @@ from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.vgg.architecture import Vgg

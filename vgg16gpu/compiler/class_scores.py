@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
@@ -23,7 +24,6 @@ from vgg16gpu.compiler.graph.ops import (
     Flatten,
     Gather,
     GlobalPool,
-    Graph,
     Identity,
     LeakyRelu,
     Op,

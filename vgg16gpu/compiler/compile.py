@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgg16gpu.compiler.choices import KERNELS, MAX_BATCH
-from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
+from vgg16gpu.compiler.graph.graph import Graph, cross_batch_op, infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import SESSION, Model
 from vgg16gpu.compiler.planner.plan import make_plan

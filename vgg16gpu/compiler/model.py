@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self, TypeAlias, Union, cast
 import onnx
 
 from vgg16gpu.compiler.choices import MAX_BATCH, MAX_CHANNELS, PRECISIONS
-from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import FakeQuantize, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import GraphInput
+from vgg16gpu.compiler.graph.graph import GraphInput
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.arrays import ForeignArray, opened_npy, opened_npz, reading
 from vgg16gpu.io.foreign.lines import read_standard_input

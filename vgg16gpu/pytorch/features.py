@@ -9,8 +9,8 @@ import torch
 
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.compile import batch_sizes
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.input_size import least_sides, require_image_size
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.pytorch import operators

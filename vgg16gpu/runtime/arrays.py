@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Shape
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable, shown

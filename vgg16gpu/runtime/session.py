@@ -18,9 +18,9 @@ import onnx.helper
 from onnx import TensorProto
 
 from vgg16gpu.compiler.declared import Declared
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.passes import simplify
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
 from vgg16gpu.compiler.onnx.initializers import initializer_names

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Conv, Gemm, Graph, Op, Pool, Relu, Shape, Window
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Pool, Relu, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
 Layer: TypeAlias = Conv | Gemm | Pool

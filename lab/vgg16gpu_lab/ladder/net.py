@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Conv, Shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.program.launch import KernelLaunch

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 

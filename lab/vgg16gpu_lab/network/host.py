@@ -14,7 +14,8 @@ import numpy as np
 from vgg16gpu.bench.measure.timing import sample_until, summarise, wall
 from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
-from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Pool, Shape
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Conv, Pool, Shape
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu_lab.ladder.layers import Site, sites
 from vgg16gpu_lab.ladder.rung import Net

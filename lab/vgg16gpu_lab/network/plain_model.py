@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import ModelError
 from vgg16gpu_lab.ladder.given import given_inputs

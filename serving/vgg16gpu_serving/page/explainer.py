@@ -15,8 +15,8 @@ import numpy as np
 
 from vgg16gpu.compiler.class_scores import ScoreIndex, before_softmax, class_count
 from vgg16gpu.compiler.compile import EngineOptions, sampler
-from vgg16gpu.compiler.graph.ops import Array, Graph
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.names import names_of_layers
 from vgg16gpu.errors import ModelError

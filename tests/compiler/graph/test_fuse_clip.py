@@ -8,24 +8,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     Clip,
     Conv,
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
-    Graph,
-    GraphInput,
     LeakyRelu,
     Limits,
     Op,
     Pool,
     Relu,
-    Window,
 )
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, fuse_clip, simplify
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Made: TypeAlias = Callable[[str, str, tuple[str, ...]], Op]
 WEIGHT = np.ones((3, 3, 1, 1), np.float32)

@@ -13,8 +13,8 @@ from tests.support.graph_reference import Array64, compute
 from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.gradient_ops import _MADE, dgrad_conv_weight
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     AxisSoftmax,
     BatchNorm,
@@ -24,20 +24,16 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
-    Graph,
-    GraphInput,
     Identity,
     Op,
-    Pads,
     Pool,
     Relu,
     Reshape,
     Shape,
     Softmax,
     Transpose,
-    Window,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.errors import ModelError
 
 RANDOM = seeded("gradient")

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from tests.support.kernel_harness import seeded
 from tests.support.onnx_models import Model, onnxruntime_values
-from vgg16gpu.compiler.graph.ops import Pads, Window
+from vgg16gpu.compiler.graph.window import Pads, Window
 
 Case: TypeAlias = tuple[Window, tuple[int, int]]  # and a map
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.onnx_models import Model, torch_vgg
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 

@@ -11,8 +11,10 @@ from tests.compiler.graph.test_gradient import WINDOWS, conv, graph_of
 from tests.support.graph_reference import Array64, compute
 from tests.support.kernel_harness import normal, seeded
 from tests.support.loss_reference import gram, unit
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph, target_shape
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Flatten, Graph, Pool, Shape
+from vgg16gpu.compiler.graph.ops import Flatten, Pool, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.errors import ModelError
 
 RANDOM = seeded("loss")

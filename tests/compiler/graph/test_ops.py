@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.ops import (
-    BatchNorm,
-    Conv,
-    Gemm,
-    Op,
-    Pads,
-    Pool,
-    Shape,
-    Softmax,
-    Window,
-)
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, Op, Pool, Shape, Softmax
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.errors import ModelError
 
 XY = ("x", "y", ("y",))
@@ -49,4 +39,4 @@ def conv(channels: int = 3, *, window: Window | None = None, pool: bool = False)
 @pytest.mark.every_case
 def test_shapes_that_do_not_fit(op: Op, shape: Shape, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        output_shape(op, shape)
+        op.shape_of_y(shape)

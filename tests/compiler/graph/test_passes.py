@@ -15,30 +15,10 @@ from hypothesis import strategies as st
 from tests.support.onnx_models import Model, inner_values, onnxruntime_values, random_input
 from tests.support.reference import evaluate
 from tests.support.selection import examples
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Array,
-    BatchNorm,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Identity,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Softmax,
-    Window,
-)
-from vgg16gpu.compiler.graph.passes import (
-    drop_identity,
-    fuse_max_pool,
-    fuse_relu,
-    simplify,
-)
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.passes import drop_identity, fuse_max_pool, fuse_relu, simplify
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.onnx.load import load
 
 SHAPE = (2, 3, 6, 6)

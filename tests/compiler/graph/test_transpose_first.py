@@ -12,7 +12,8 @@ import pytest
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.compiler.graph.ops import Arithmetic, Clip, Concat, Gather, Graph, GraphInput, Identity, Slice, Transpose
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Arithmetic, Clip, Concat, Gather, Identity, Slice, Transpose
 from vgg16gpu.compiler.graph.passes import gather_slices, transpose_first
 
 PERMUTATION = (0, 3, 1, 2)

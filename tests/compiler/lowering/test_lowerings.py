@@ -10,8 +10,8 @@ import pytest
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph import gradient_ops, loss
 from vgg16gpu.compiler.graph import ops as graph_ops
-from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Pads, Shape, Window
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import (
     AnyLowering,
     InputKernel,
@@ -60,7 +60,7 @@ def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
 
 def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[KernelLaunch, ...]:
     x = TensorDesc("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
-    y = TensorDesc("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
+    y = TensorDesc("y", op.shape_of_y(x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
     constants = (Pointer(Arena.WEIGHTS, 0),) * 2
     words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
     places = OpMemory(words, StatusBlock(words, words, x_shape[0]), words, words)
@@ -86,7 +86,7 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     """On every device, from float32 to float32: what other kernels lack is always there."""
     op = object.__new__(op_type)
     found = ops.lowerings(op)
-    assert {lowering.op_type for lowering in found} == {op_type}
+    assert all(issubclass(op_type, lowering.op_type) for lowering in found)
     assert {lowering.family for lowering in found} <= {*FAMILIES}
     layer = OpContext(op, (1, 3, 8, 8), CPU)
     lowering = ffma(op)

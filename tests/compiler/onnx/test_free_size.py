@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape, resolve_input_shape, size_note, takes_any_size
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.free_size import with_free_size

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, random_input
 from tests.support.onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
-from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Graph, Identity
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Identity
 from vgg16gpu.compiler.onnx.folding.budget import FoldError, FoldingBudget
 from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise
 from vgg16gpu.compiler.onnx.load import load

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME, zeros
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_first_two
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation

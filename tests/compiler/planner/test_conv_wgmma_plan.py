@@ -16,7 +16,9 @@ from tests.support import selection
 from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME
 from vgg16gpu.compiler.compile import SAMPLES
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Pool, Shape
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
 from vgg16gpu.compiler.planner.plan import make_plan

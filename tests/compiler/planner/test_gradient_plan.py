@@ -11,8 +11,10 @@ import pytest
 
 from tests.compiler.planner.test_conv_first_two_plan import HOPPER
 from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Conv, Graph, GraphInput, Pads, Pool, Shape, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Pool, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.program.launch import CompiledModel, LaunchPlan

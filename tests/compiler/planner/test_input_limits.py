@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Graph, GraphInput, Op, Pads, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Op
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions, without_input_clip
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise

@@ -10,7 +10,9 @@ import pytest
 
 from tests.compiler.planner.test_conv_first_two_plan import HOPPER, conv, defines, graph_of
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Graph, Pool
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING, PlanOptions
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan

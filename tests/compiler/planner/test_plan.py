@@ -14,7 +14,9 @@ from tests.support.kernel_signatures import arguments
 from tests.support.plan_simulator import Memory, recorded_plan, simulate
 from tests.support.random_graphs import SAME, graphs, zeros
 from tests.support.selection import examples
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu, Shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, Softmax, Window
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu, Softmax
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import InputKernel
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale

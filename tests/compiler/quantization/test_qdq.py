@@ -17,22 +17,9 @@ from tests.support.quantised_reference import evaluate
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Clip,
-    Conv,
-    FakeQuantize,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Identity,
-    Op,
-    Pool,
-    Relu,
-    Softmax,
-    Window,
-)
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Clip, Conv, FakeQuantize, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.quantization.qdq import absorb_qdq, strip_qdq
 from vgg16gpu.compiler.quantization.scheme import Scale, held_scales

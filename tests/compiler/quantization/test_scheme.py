@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from tests.support.random_graphs import SAME
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, GraphInput, Identity, Pool
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Identity, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.quantization.scheme import (
     Scale,
     quantise,

@@ -8,18 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.compiler.graph.test_fuse_clip import Made, chain, clip, conv, pool
-from vgg16gpu.compiler.graph.ops import (
-    Concat,
-    FakeQuantize,
-    Flatten,
-    LeakyRelu,
-    Limits,
-    Pad,
-    Pads,
-    Relu,
-    Softmax,
-    Window,
-)
+from vgg16gpu.compiler.graph.ops import Concat, FakeQuantize, Flatten, LeakyRelu, Limits, Pad, Relu, Softmax
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.quantization.qdq import ANY, value_ranges
 
 QUANTISED = FakeQuantize("x", "y", ("y",), (), scale=0.1, low=-20.0, high=235.0)

@@ -13,7 +13,8 @@ from tests.support.judged_bits import check_batches, check_nan, check_positions
 from tests.support.kernel_harness import Result, assert_same_bits
 from tests.support.mma_harness import MmaTrial
 from tests.support.wgmma_harness import check, parameters, step_of, value_of
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Identity
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Identity
 from vgg16gpu.compiler.lowering.conv import conv_few
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions

@@ -18,7 +18,8 @@ from tests.support.kernel_harness import (
     run_op,
     seeded,
 )
-from vgg16gpu.compiler.graph.ops import Array, Conv, Pads, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice

@@ -18,8 +18,8 @@ from tests.support.kernel_harness import Result, assert_same_bits, seeded
 from tests.support.kernel_signatures import arguments
 from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
 from tests.support.wgmma_harness import Trial, check, fully, parameters, resident, step_of, value_of
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Op
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES, HaloTile
 from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile
 from vgg16gpu.compiler.planner.plan import make_plan

@@ -21,7 +21,7 @@ from tests.support.wgmma_harness import (
     raw,
     resident,
 )
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 

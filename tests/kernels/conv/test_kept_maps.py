@@ -13,7 +13,9 @@ from tests.kernels.conv.test_conv_wgmma_small import CLUSTER, THREE, TWO, UNEVEN
 from tests.support.judged_bits import check_batches, check_positions, check_replays
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.wgmma_harness import ConvCase, Trial, parameters, raw, step_of
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Graph, Op, Pool
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Conv, Op, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS
 from vgg16gpu.compiler.lowering.conv.conv_first_two import ConvPairTile as ChainTile
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import SmallTile

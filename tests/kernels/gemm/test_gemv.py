@@ -21,7 +21,7 @@ from tests.support.wgmma_harness import (
     resident,
     step_of,
 )
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemvTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 

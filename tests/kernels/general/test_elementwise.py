@@ -11,17 +11,18 @@ import pytest
 from tests.support.general_harness import check_all_layouts, compute
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
 from vgg16gpu.checks.accuracy import assert_close
-from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
     BatchNorm,
     Clip,
+    ClipGradient,
     Elementwise,
     FakeQuantize,
     GeneralBatchNorm,
     LeakyRelu,
     Relu,
+    ReluGradient,
     Shape,
 )
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step

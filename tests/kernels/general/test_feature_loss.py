@@ -14,9 +14,9 @@ from tests.support.general_harness import NO_PLACES, compute_all, real_part
 from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
 from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.loss import CHUNK, FeatureLoss, target_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import feature_loss
 from vgg16gpu.devices.base import Device
@@ -201,6 +201,6 @@ def test_the_end_of_a_block(device: Device) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match=r"FeatureLoss 'y': a target of shape \(1, 9, 5\)"):
-        output_shape(loss_op(), (1, 4, 3, 3), (1, 9, 5))
+        loss_op().shape_of_y((1, 4, 3, 3), (1, 9, 5))
     with pytest.raises(ModelError, match="FeatureLoss 'y'"):
-        output_shape(loss_op("unit"), (1, 4, 3, 3), (1, 9, 4), (5,))
+        loss_op("unit").shape_of_y((1, 4, 3, 3), (1, 9, 4), (5,))

@@ -10,7 +10,6 @@ from tests.support.general_harness import compute_all
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.loss import Gram, GramGradient
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 
@@ -45,6 +44,6 @@ def test_gradients(device: Device, shape: Shape) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="Gram 'y': its input has shape"):
-        output_shape(OP, (2, 3))
+        OP.shape_of_y((2, 3))
     with pytest.raises(ModelError, match="GramGradient 'y'"):
-        output_shape(BACK, (1, 4, 4), (1, 3, 2, 2))
+        BACK.shape_of_y((1, 4, 4), (1, 3, 2, 2))

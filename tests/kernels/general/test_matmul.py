@@ -13,7 +13,6 @@ from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts,
 from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
 from vgg16gpu.checks.accuracy import assert_close, rms, tolerance
 from vgg16gpu.compiler.graph.ops import Array, MatMul, Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import OpContext
 from vgg16gpu.compiler.lowering.general import matmul
 from vgg16gpu.devices.base import Device
@@ -71,7 +70,7 @@ def random_case(number: int) -> Case:
     a = (k,) if a_vector else (*repeated(random, batch), *((k, m) if case_a else (m, k)))
     b = (k,) if b_vector else (*repeated(random, batch), *((n, k) if case_b else (k, n)))
     op = MatMul("a", "y", ("y",), ("b",), case_a, case_b)
-    c = repeated(random, output_shape(op, a, b)) if random.random() < 0.5 else None
+    c = repeated(random, op.shape_of_y(a, b)) if random.random() < 0.5 else None
     return Case(a, b, c, case_a, case_b, *(float(random.choice((1.0, 0.5, -2.0))) for _ in range(2)))
 
 
@@ -85,7 +84,7 @@ def repeated(random: np.random.Generator, shape: Shape) -> Shape:
 def test_random_shapes(device: Device, number: int) -> None:
     case = random_case(number)
     op, x = case.make()
-    y = output_shape(op, *(array.shape for array in x))
+    y = op.shape_of_y(*(array.shape for array in x))
     choices = [*layouts_of(*(array.shape for array in x), y)]
     check(device, case, choices[np.random.default_rng(number).integers(len(choices))])
 

@@ -13,8 +13,9 @@ from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Graph, GraphInput, Pads, Shape, Window
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
+from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.types import Layout
@@ -96,4 +97,4 @@ def test_windows_that_leave_out_rows_give_them_nothing(device: Device, kind: Kin
 def test_a_gradient_of_another_shape_is_refused() -> None:
     op = pool_gradient("max", Window((3, 3), (2, 2), Pads(1, 1, 1, 1)))
     with pytest.raises(ModelError, match="PoolGradient 'y'"):
-        output_shape(op, (1, 4, 5, 5), (1, 4, 8, 8))
+        op.shape_of_y((1, 4, 5, 5), (1, 4, 8, 8))

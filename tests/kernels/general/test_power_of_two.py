@@ -9,7 +9,6 @@ from tests.support.general_harness import compute_all
 from tests.support.kernel_harness import normal, seeded
 from vgg16gpu.compiler.graph.gradient_ops import PowerOfTwo
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 
@@ -53,4 +52,4 @@ def test_what_has_no_power(device: Device) -> None:
 
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ModelError, match=r"PowerOfTwo 'y': its input has shape \(2, 3, 4\)"):
-        output_shape(PowerOfTwo("x", "y", ("y",)), (2, 3, 4))
+        PowerOfTwo("x", "y", ("y",)).shape_of_y((2, 3, 4))

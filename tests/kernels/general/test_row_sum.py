@@ -10,7 +10,6 @@ from tests.support.general_harness import compute_all
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.loss import RowSum
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 
@@ -28,4 +27,4 @@ def test_sums_of_rows(device: Device, shapes: list[Shape]) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="RowSum 'y'"):
-        output_shape(RowSum("a", "y", ("y",), ("b",)), (2, 3), (3, 3))
+        RowSum("a", "y", ("y",), ("b",)).shape_of_y((2, 3), (3, 3))

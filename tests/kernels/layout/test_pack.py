@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.kernel_harness import assert_same_bits, normal, one_op, run_graph, seeded, stored
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pads, Shape, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import WeightPacker
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import pack

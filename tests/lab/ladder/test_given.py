@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.onnx_models import Model
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise

@@ -11,7 +11,8 @@ from tests.support.kernel_harness import Bench, normal, seeded
 from tests.support.reference import apply
 from tests.support.selection import ALL, choice
 from vgg16gpu.checks.accuracy import layer_error
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pads, Pool, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pool
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu_lab.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu_lab.ladder.layers import Site

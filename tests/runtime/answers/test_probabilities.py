@@ -13,7 +13,7 @@ from vgg16gpu import classify, labels
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.class_scores import ScoreIndex, before_softmax, class_count, gives_probabilities
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise

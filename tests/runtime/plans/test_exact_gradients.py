@@ -18,7 +18,8 @@ from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY, REDUCTI
 from tests.support.kernel_harness import seeded
 from tests.support.onnx_models import Model
 from vgg16gpu import Engine
-from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Pads, Window
+from vgg16gpu.compiler.graph.ops import Array, GeneralConv
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device
 
 Array64: TypeAlias = npt.NDArray[np.float64]

@@ -15,8 +15,9 @@ from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.narrow_vgg import images
 from tests.support.wgmma_harness import convolution
 from vgg16gpu.compiler.graph.gradient import gradient_graph
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Conv, Graph, GraphInput, Op, Pool, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Conv, Op, Pool, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs

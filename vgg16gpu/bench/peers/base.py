@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from vgg16gpu.bench.measure.timing import Contender
-from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import Error
 

@@ -17,7 +17,9 @@ from jax import lax
 
 from vgg16gpu.bench.peers.base import PeerError
 from vgg16gpu.bench.peers.jax_net import MAPS, JaxArray, Network, Parameters, max_pool, padding, to_onnx
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
 

@@ -12,25 +12,22 @@ import numpy as np
 from jax import lax
 
 from vgg16gpu.bench.peers.base import PeerError
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Array,
     BatchNorm,
     Clip,
     Conv,
     Flatten,
     Gemm,
-    Graph,
     Identity,
     Op,
-    Pads,
     Pool,
     Relu,
     Shape,
     Softmax,
-    Window,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 JaxArray: TypeAlias = Any
 Parameters: TypeAlias = Mapping[str, tuple[JaxArray, ...]]  # by the name of the op's output

@@ -14,21 +14,9 @@ import torch
 from torch import nn
 
 from vgg16gpu.bench.peers.base import PeerError
-from vgg16gpu.compiler.graph.ops import (
-    Array,
-    BatchNorm,
-    Clip,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    Identity,
-    Op,
-    Pool,
-    Relu,
-    Softmax,
-    Window,
-)
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Clip, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.window import Window
 
 Tensor: TypeAlias = Any
 Module: TypeAlias = Any

@@ -9,22 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Shape,
-    Window,
-)
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.passes import simplify
-from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.base import FLOAT, HostInput, InputKernel, OpContext, OpMemory
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
@@ -100,7 +88,7 @@ class TuneTask:
         op, element = self.layer.op, y_element(self.layer)
         if isinstance(op, Gemm):
             element = fc_wgmma.gives(self.layer, fc_wgmma.takes(self.layer) if op.relu else FLOAT)
-        return TensorDesc(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
+        return TensorDesc(op.y, op.shape_of_y(self.layer.x_shape), Layout.NHWC, NOWHERE, element)
 
     def step(
         self, choice: Choice[Any], x: TensorDesc | HostInput, y: TensorDesc, weights: object, places: OpMemory

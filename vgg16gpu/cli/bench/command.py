@@ -38,8 +38,8 @@ from vgg16gpu.cli.common.options import (
 from vgg16gpu.cli.common.parsing import Real, Whole, parse_counts, parse_names
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
+from vgg16gpu.compiler.graph.graph import GraphInput
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.runtime.engine import Engine
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
-from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY
 from vgg16gpu.errors import InputError

@@ -9,9 +9,9 @@ from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, co
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.infer.options import InferOptions
 from vgg16gpu.compiler.class_scores import class_count
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Graph, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.pictures.inputs import InputSpec, listed, spec_of

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.runtime.answers.folder import FilePipeline
 from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream

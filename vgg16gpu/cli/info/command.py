@@ -31,9 +31,9 @@ from vgg16gpu.cli.info.graph import print_stages, stages
 from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.compiler.compile import EngineOptions, compile_model, sampler
 from vgg16gpu.compiler.graph.costs import OpCost, op_costs
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape, size_note
-from vgg16gpu.compiler.graph.ops import Graph, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.facts import device_facts
 from vgg16gpu.errors import ModelError

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vgg16gpu.cli.common.show import add_row, heading, table
-from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Op, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 
 
 def stages(graph: Graph, shape: Shape) -> list[dict[str, Any]]:

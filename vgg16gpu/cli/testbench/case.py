@@ -38,9 +38,9 @@ from vgg16gpu.cli.testbench.recorded import contradicted, recorded
 from vgg16gpu.cli.testbench.rounding import AsItStands, Tracked
 from vgg16gpu.cli.testbench.sources import LazyInput, sources
 from vgg16gpu.compiler.class_scores import class_count
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.input_size import open_shape, resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.errors import InputError

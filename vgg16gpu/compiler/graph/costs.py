@@ -1,30 +1,11 @@
-"""Count the FLOP and the parameters of each op."""
+"""List the ops of a graph with what each costs."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
-from vgg16gpu.compiler.graph.shapes import infer_shapes, matmul_operands, output_shape
-
-
-def flop(op: Op, *shapes: Shape) -> int:
-    """2 per multiply-add of the products of an op whose operands have these shapes; 0 for an op without products.
-
-    A convolution counts every output that it computes, pooled or not. Padded channels do not count.
-    """
-    match op:
-        case Conv():
-            return 2 * shapes[0][0] * math.prod(op.window.output_size(*shapes[0][2:])) * op.weight.size
-        case Gemm():
-            return 2 * shapes[0][0] * op.weight.size
-        case GeneralConv():
-            return 2 * math.prod(output_shape(op, *shapes)) * math.prod(shapes[1][1:])
-        case MatMul():
-            return 2 * math.prod(output_shape(op, *shapes)) * matmul_operands(op, shapes[0], shapes[1])[0][-1]
-        case _:
-            return 0
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Op, Shape, op_arrays
 
 
 @dataclass(frozen=True)
@@ -43,7 +24,7 @@ def op_costs(graph: Graph, shape: Shape) -> list[OpCost]:
     shapes = infer_shapes(graph, shape)
     return [
         OpCost(
-            type(op).__name__, op.y, shapes[op.y], _parameters(op, graph), flop(op, *(shapes[x] for x in op.operands))
+            type(op).__name__, op.y, shapes[op.y], _parameters(op, graph), op.flop(*(shapes[x] for x in op.operands))
         )
         for op in graph.ops
     ]

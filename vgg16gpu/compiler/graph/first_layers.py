@@ -14,21 +14,19 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes, readers_of_values
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
     Clip,
     FakeQuantize,
     Gather,
-    Graph,
     Identity,
     Op,
     Pad,
     Shape,
     Slice,
-    readers_of_values,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.io.labels import IMAGENET_MEAN
 from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
 

@@ -11,44 +11,39 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.gradient_ops import (
-    ClipGradient,
     MaskedGradient,
     PoolGradient,
     PowerOfTwo,
-    ReluGradient,
     dgrad_conv_weight,
     dgrad_matrix_weight,
 )
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     Array,
     BatchNorm,
     Clip,
+    ClipGradient,
     Conv,
     Flatten,
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
-    Graph,
-    GraphInput,
     Identity,
     Limits,
     MatMul,
     Op,
     Pad,
-    Pads,
     Pool,
     Relu,
+    ReluGradient,
     Reshape,
     Shape,
     Softmax,
     Transpose,
-    Window,
-    same_window,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window, same_window
 from vgg16gpu.errors import ModelError
 
 _MOST_GRADIENTS: Final = 4  # that one ReluGradient or MaskedGradient takes
@@ -87,7 +82,7 @@ class Backward:
         """An op that reads x, and `others` among the options; the name of its result, a gradient of the value `of`."""
         y = self.fresh(f"{of}/gradient")
         op = op_type(x, y, (y,), *rest, **options)
-        self.shapes[y] = output_shape(op, *(self.shapes[name] for name in op.operands))
+        self.shapes[y] = op.shape_of_y(*(self.shapes[name] for name in op.operands))
         self.ops.append(op)
         return y
 
@@ -376,7 +371,7 @@ def unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
         if isinstance(op, Conv) and op.pool:
             between = back.fresh(f"{op.y}/before its pool")
             conv = replace(op, y=between, names=(between,), pool=False)
-            back.shapes[between] = output_shape(conv, back.shapes[op.x])
+            back.shapes[between] = conv.shape_of_y(back.shapes[op.x])
             ops += [conv, Pool(between, op.y, op.names, "max", MAX_POOL_2X2)]
         else:
             ops.append(op)

@@ -9,8 +9,8 @@ from weakref import ref
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Array, Elementwise, Limits, MultiOp, Op, Shape, Window
-from vgg16gpu.compiler.graph.shapes import broadcast_shape, map_shape, window_shape
+from vgg16gpu.compiler.graph.ops import Array, Limits, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
 
@@ -28,8 +28,8 @@ class MaskedGradient(MultiOp):
     def shape_of_y(self, *shapes: Shape) -> Shape:
         """That of x. Raises ModelError for gradients of other shapes."""
         shape, *gradients = shapes
-        batch, channels, height, width = map_shape(self, shape)
-        pooled = (batch, channels, *window_shape(self, MAX_POOL_2X2, height, width)) if self.pools else shape
+        batch, channels, height, width = self.map_shape(shape)
+        pooled = (batch, channels, *self.window_shape(MAX_POOL_2X2, height, width)) if self.pools else shape
         if gradients != [pooled, *(shape for _ in gradients[1:])]:
             raise ModelError(f"MaskedGradient '{self.y}': gradients of shapes {gradients} for maps of {shape}")
         return shape
@@ -49,8 +49,8 @@ class PoolGradient(MultiOp):
     def shape_of_y(self, *shapes: Shape) -> Shape:
         """That of the input. Raises ModelError for a gradient of another shape than the pool gives."""
         gradient, shape = shapes
-        batch, channels, height, width = map_shape(self, shape)
-        if gradient != (batch, channels, *window_shape(self, self.window, height, width)):
+        batch, channels, height, width = self.map_shape(shape)
+        if gradient != (batch, channels, *self.window_shape(self.window, height, width)):
             raise ModelError(f"PoolGradient '{self.y}': a gradient of shape {gradient} for a pool of {shape}")
         return shape
 
@@ -67,27 +67,6 @@ class PowerOfTwo(Op):
         if len(shape) not in (2, 4):
             raise ModelError(f"PowerOfTwo '{self.y}': its input has shape {shape}; it needs maps, or a row an image")
         return shape[0], *(1,) * (len(shape) - 1)
-
-
-@dataclass(frozen=True, eq=False)
-class ClipGradient(Elementwise):
-    """0 where x, what a Clip has given, is `low` or `high`; else the sum of 1 to 4 gradients, the further operands."""
-
-    low: float = 0.0
-    high: float = 0.0
-
-    def shape_of_y(self, *shapes: Shape) -> Shape:
-        """What all operands are broadcast to. Raises ModelError."""
-        return broadcast_shape(self, *shapes)
-
-
-@dataclass(frozen=True, eq=False)
-class ReluGradient(Elementwise):
-    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
-
-    def shape_of_y(self, *shapes: Shape) -> Shape:
-        """What all operands are broadcast to. Raises ModelError."""
-        return broadcast_shape(self, *shapes)
 
 
 _Made: TypeAlias = tuple["ref[Array]", "ref[Array]"]  # of what, and what; both live as long as somebody else has them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Clip,
@@ -12,14 +13,12 @@ from vgg16gpu.compiler.graph.ops import (
     FakeQuantize,
     Gemm,
     GeneralConv,
-    Graph,
     Identity,
     Pad,
     Pool,
     Relu,
     Shape,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
 

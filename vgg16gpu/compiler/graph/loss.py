@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from vgg16gpu.compiler.graph.gradient import Backward, back_to_input, needed, unpooled
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, MultiOp, Op, Reshape, Shape, with_operands
-from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Reshape, Shape, with_operands
 from vgg16gpu.errors import ModelError
 
 CHUNK: Final = 8192  # elements that one block of the kernel sums up
@@ -319,7 +319,7 @@ def _add(back: Backward, ops: list[Op], kind: Callable[..., Op], x: str, what: s
     """Appends an op that reads x; the name of its result."""
     y = back.fresh(f"{x}/{what}")
     ops.append(kind(x, y, (y,), *rest))
-    back.shapes[y] = output_shape(ops[-1], *(back.shapes[name] for name in ops[-1].operands))
+    back.shapes[y] = ops[-1].shape_of_y(*(back.shapes[name] for name in ops[-1].operands))
     return y
 
 

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.graph import Graph, readers_of_values, value_ranks
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     Array,
     BatchNorm,
@@ -24,22 +24,17 @@ from vgg16gpu.compiler.graph.ops import (
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
-    Graph,
     Identity,
     Limits,
-    MatMul,
     Op,
     Pool,
     Relu,
     Reshape,
     Slice,
-    Softmax,
     Transpose,
-    Window,
-    readers_of_values,
-    same_window,
     with_operands,
 )
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window, same_window
 
 CHANNELS_FIRST: Final = (0, 3, 1, 2)
 
@@ -384,29 +379,6 @@ IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
 )
 CLIP_PASSES: Final[tuple[Pass, ...]] = (fuse_clip, fuse_max_pool)  # of the planner
 PASSES: Final = tuple(step for step in IMAGE_PASSES if step not in (transpose_first, channels_first_input))
-
-
-def value_ranks(graph: Graph) -> dict[str, int]:
-    """How many dimensions each value has."""
-    ranks = {item.name: len(item.shape) for item in graph.inputs}
-    ranks |= {name: array.ndim for name, array in graph.constants.items()}
-    for op in graph.ops:
-        ranks[op.y] = _rank(op, [ranks[name] for name in op.operands])
-    return ranks
-
-
-def _rank(op: Op, ranks: Sequence[int]) -> int:
-    match op:
-        case Gemm() | Flatten() | Softmax():
-            return 2
-        case Reshape():
-            return len(op.target)
-        case Gather():
-            return ranks[0] - 1 + op.indices.ndim
-        case MatMul():
-            return max(*ranks[:2], 2) - ranks[:2].count(1)
-        case _:
-            return max(ranks)
 
 
 def _fuse(graph: Graph, keep: Collection[str], fusion: Fusion) -> Graph:

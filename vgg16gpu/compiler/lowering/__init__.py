@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class RegistryRow(NamedTuple):
-    """A module below this one, the families of its lowerings, and the ops that they lower, by the names of classes."""
+    """A module below this one, the families of its kernels, and the ops that they compute.
+
+    ops: names of classes, each with its subclasses.
+    """
 
     module: str
     families: tuple[str, ...]
@@ -41,23 +44,7 @@ MODULES: Final = (
     RegistryRow("gemm.gemm_direct", _FFMA, ("Gemm",)),
     RegistryRow("gemm.gemm_mma", ("mma",), ("Gemm",)),
     RegistryRow("gemm.gemm_splitk", _FFMA, ("Gemm",)),
-    RegistryRow(
-        "general.elementwise",
-        _FFMA,
-        (
-            *(
-                "Arithmetic",
-                "BatchNorm",
-                "Clip",
-                "ClipGradient",
-                "FakeQuantize",
-                "GeneralBatchNorm",
-                "LeakyRelu",
-                "Relu",
-            ),
-            "ReluGradient",
-        ),
-    ),
+    RegistryRow("general.elementwise", _FFMA, ("BatchNorm", "Elementwise", "GeneralBatchNorm", "Relu")),
     RegistryRow("general.feature_loss", ("wgmma", "mma", "ffma"), ("FeatureLoss",)),
     RegistryRow("general.gram", _FFMA, ("Gram", "GramGradient")),
     RegistryRow("general.lrn", _FFMA, ("LocalResponseNorm",)),
@@ -79,17 +66,23 @@ def lowerings(op: Op, family: str | None = None) -> tuple[AnyLowering, ...]:
 
     Raises ModelError where no kernel of any family does.
     """
-    name = type(op).__name__
-    if not any(name in row.ops for row in MODULES):
-        raise ModelError(f"{name} '{op.y}': there is no kernel for this operator")
-    return _lowerings(name, family)
+    kind: type = type(op)
+    if not _rows(kind):
+        raise ModelError(f"{kind.__name__} '{op.y}': there is no kernel for this operator")
+    return _lowerings(kind, family)
 
 
 @cache
-def _lowerings(op: str, family: str | None) -> tuple[AnyLowering, ...]:
-    rows = (row for row in MODULES if op in row.ops and family in (None, *row.families))
+def _rows(kind: type) -> tuple[RegistryRow, ...]:
+    names = {each.__name__ for each in kind.__mro__}
+    return tuple(row for row in MODULES if not names.isdisjoint(row.ops))
+
+
+@cache
+def _lowerings(kind: type, family: str | None) -> tuple[AnyLowering, ...]:
+    rows = (row for row in _rows(kind) if family in (None, *row.families))
     every = (lowering for row in rows for lowering in lowerings_in(f"{__name__}.{row.module}"))
-    found = (lowering for lowering in every if lowering.op_type.__name__ == op and family in (None, lowering.family))
+    found = (lowering for lowering in every if issubclass(kind, lowering.op_type) and family in (None, lowering.family))
     return tuple(sorted(found, key=lambda lowering: -lowering.priority))
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import fits
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError

@@ -14,8 +14,9 @@ from typing import Final
 
 from onnx import TensorProto, ValueInfoProto
 
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.input_size import SEARCHED_SIZES, fits
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.ops import Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks

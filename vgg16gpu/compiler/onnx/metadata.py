@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from onnx import ModelProto, StringStringEntryProto
 
-from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.foreign.documents import parse_json

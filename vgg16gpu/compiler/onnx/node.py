@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -272,3 +272,6 @@ def positive_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise UnsupportedNodeError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
     return axis % rank
+
+
+Rule: TypeAlias = Callable[[NodeView], Op | tuple[Op, ...]]  # from a node to canonical ops

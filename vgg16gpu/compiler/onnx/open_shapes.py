@@ -17,15 +17,10 @@ from vgg16gpu.compiler.graph.ops import (
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
-    GlobalPool,
-    LocalResponseNorm,
     MatMul,
     Op,
-    Pool,
     Shape,
-    Softmax,
 )
-from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, UnsupportedNodeError
 from vgg16gpu.errors import ModelError
@@ -35,8 +30,6 @@ MAX_RANK: Final = 8  # of a value on a device
 # Batches are primes that no model has; sizes have many divisors, so that reshapes fit where any size does.
 _BATCHES: Final = (1009, 1013)
 _SIZES: Final = (5040, 7560)
-
-_TAKES_MAPS: Final = (Conv, GeneralConv, Pool, GlobalPool, BatchNorm, LocalResponseNorm)
 
 
 def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
@@ -59,8 +52,7 @@ def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> Open
 
 
 def _check_rank(op: Op, rank: int) -> None:
-    maps = isinstance(op, Conv | GeneralConv | Pool | GlobalPool | BatchNorm | LocalResponseNorm)
-    needed = 2 if isinstance(op, Gemm | Softmax) else 4 if maps else rank
+    needed = op.x_rank or rank
     if rank != needed:
         raise UnsupportedNodeError(f"its input has {rank} dimensions, it needs {needed}", EXPORT_AGAIN)
 
@@ -85,14 +77,14 @@ def _common(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenSha
 def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
     """Shape of op.y for numbers in place of the open dimensions."""
     try:
-        return output_shape(op, *(_numbers(shape, batch, size) for shape in shapes))
+        return op.shape_of_y(*(_numbers(shape, batch, size) for shape in shapes))
     except ModelError as error:
         reason = str(error).partition(": ")[2]  # the list of refused nodes names the node itself
         channels = _channels(op, shapes)
         if channels is not None and shapes[0][1] not in (None, channels):
             layout = f"export the model for inputs with {channels} channels, in the layout (N, C, H, W)"
             raise UnsupportedNodeError(reason, layout) from error
-        if len(shapes[0]) == 3 and isinstance(op, _TAKES_MAPS):
+        if len(shapes[0]) == 3 and op.x_rank == 4:
             raise UnsupportedNodeError(reason, "export the model with a batch dimension") from error
         raise MisfitError(reason, op) from error
 

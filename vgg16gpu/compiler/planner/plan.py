@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.graph.ops import Array, Gemm, Graph, Op, Pool, Shape, Transpose, op_arrays, with_operands
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Gemm, Op, Pool, Shape, Transpose, op_arrays, with_operands
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import preprocess, scales

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import (
     FLOAT,
     ActivationScale,

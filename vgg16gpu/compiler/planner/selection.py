@@ -8,25 +8,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.compiler.choices import FAMILIES
+from vgg16gpu.compiler.graph.graph import Graph, readers_of_values
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Array,
     Clip,
     Conv,
     FusedConvPair,
     Gemm,
-    Graph,
     Limits,
     Op,
     Pool,
     Shape,
     parts,
-    readers_of_values,
-    same_window,
     with_operands,
 )
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
-from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import FLOAT, ActivationScale, AnyLowering, OpContext
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
@@ -171,7 +168,7 @@ class KernelAssignment:
     def _parts(self, chain: FusedConvPair, whole: OpContext[Op]) -> tuple[OpContext[Conv], OpContext[Conv]]:
         """The convolutions of a chain, as they would stand by themselves."""
         first, second, place = chain.first, chain.second, (whole.facts, whole.precision, whole.number)
-        between = output_shape(first, whole.x_shape)
+        between = first.shape_of_y(whole.x_shape)
         of_first, of_second = self.quantised.get(first.y), self.quantised.get(second.y)
         return (
             OpContext(first, whole.x_shape, *place, whole.reads_input, x_scaling=whole.x_scaling, quantised=of_first),

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.graph import Graph, value_ranks
 from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     Clip,
@@ -22,7 +23,6 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
-    Graph,
     Identity,
     Limits,
     Op,
@@ -34,7 +34,6 @@ from vgg16gpu.compiler.graph.ops import (
     Softmax,
     Transpose,
 )
-from vgg16gpu.compiler.graph.passes import value_ranks
 
 ANY: Final[Limits] = (-math.inf, math.inf)
 _PICKS: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)

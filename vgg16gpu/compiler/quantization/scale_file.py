@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, op_arrays
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, op_arrays
 from vgg16gpu.compiler.quantization.scheme import SMALLEST_STEP, Scale, Scales, quantised_inputs
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import (
     Array,
     Conv,
@@ -19,7 +20,6 @@ from vgg16gpu.compiler.graph.ops import (
     Gemm,
     GeneralBatchNorm,
     GeneralConv,
-    Graph,
     Identity,
     Op,
     Pool,

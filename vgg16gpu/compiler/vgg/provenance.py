@@ -15,7 +15,8 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv, Graph
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.onnx.metadata import RANDOM_NOTE
 from vgg16gpu.compiler.vgg.forms import PICKLED
 from vgg16gpu.compiler.vgg.source import FILES

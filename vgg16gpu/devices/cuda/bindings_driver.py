@@ -32,19 +32,19 @@ function_attribute = SimpleNamespace(
 event_flags = SimpleNamespace(DISABLE_TIMING=int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
 
-class Error(Exception):
+class BindingsError(Exception):
     """A call of the driver that failed."""
 
 
-class MemoryError(Error):
+class MemoryError(BindingsError):
     """There is not enough memory."""
 
 
-class LaunchError(Error):
+class LaunchError(BindingsError):
     """A kernel could not be launched, or has failed."""
 
 
-_KINDS: dict[Any, type[Error]] = {
+_KINDS: dict[Any, type[BindingsError]] = {
     cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY: MemoryError,
     cu.CUresult.CUDA_ERROR_LAUNCH_FAILED: LaunchError,
     cu.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: LaunchError,
@@ -54,14 +54,14 @@ _KINDS: dict[Any, type[Error]] = {
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a driver function, a tuple if it has several, None if none. Raises Error."""
+    """Return the result of a driver function, a tuple if it has several, None if none. Raises BindingsError."""
     try:
         error, *results = function(*arguments)
     except RuntimeError as problem:  # how cuda-bindings says that the driver has no such function
-        raise Error(f"{function.__name__} failed: {problem}") from problem
+        raise BindingsError(f"{function.__name__} failed: {problem}") from problem
     if error != cu.CUresult.CUDA_SUCCESS:
         _, text = cu.cuGetErrorString(error)
-        raise _KINDS.get(error, Error)(f"{function.__name__} failed: {text.decode() if text else error}")
+        raise _KINDS.get(error, BindingsError)(f"{function.__name__} failed: {text.decode() if text else error}")
     return results[0] if len(results) == 1 else (tuple(results) or None)
 
 
@@ -123,7 +123,7 @@ class Context:
         _call(cu.cuDevicePrimaryCtxRelease, self._card)
 
 
-class Device:
+class BindingsDevice:
     """A card."""
 
     def __init__(self, ordinal: int) -> None:
@@ -134,7 +134,7 @@ class Device:
         """Return how many there are."""
         try:
             return int(_call(cu.cuDeviceGetCount))
-        except Error:
+        except BindingsError:
             return 0
 
     def name(self) -> str:
@@ -157,7 +157,7 @@ class Device:
         return Context(self._card)
 
 
-class Stream(_Handle):
+class BindingsStream(_Handle):
     """A stream of the current context."""
 
     def __init__(self, flags: int = 0) -> None:
@@ -178,7 +178,7 @@ class Event(_Handle):
     def __init__(self, flags: int = 0) -> None:
         super().__init__(_call(cu.cuEventCreate, flags), cu.cuEventDestroy)
 
-    def record(self, stream: Stream) -> Self:
+    def record(self, stream: BindingsStream) -> Self:
         """Put it behind all that is enqueued on `stream`."""
         _call(cu.cuEventRecord, self._handle, stream._handle)
         return self
@@ -235,22 +235,22 @@ def pagelocked_empty(nbytes: int, dtype: npt.DTypeLike) -> Bytes:
     return np.asarray(PinnedAllocation(nbytes))
 
 
-def memcpy_htod_async(address: int, source: Bytes, stream: Stream) -> None:
+def memcpy_htod_async(address: int, source: Bytes, stream: BindingsStream) -> None:
     """Enqueue a copy to the card."""
     _call(cu.cuMemcpyHtoDAsync, address, host_address(source), source.nbytes, stream._handle)
 
 
-def memcpy_dtoh_async(target: Bytes, address: int, stream: Stream) -> None:
+def memcpy_dtoh_async(target: Bytes, address: int, stream: BindingsStream) -> None:
     """Enqueue a copy to the host."""
     _call(cu.cuMemcpyDtoHAsync, host_address(target), address, target.nbytes, stream._handle)
 
 
-def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream) -> None:
+def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: BindingsStream) -> None:
     """Enqueue a copy on the card."""
     _call(cu.cuMemcpyDtoDAsync, target, source, nbytes, stream._handle)
 
 
-def memset_d8_async(address: int, value: int, count: int, stream: Stream) -> None:
+def memset_d8_async(address: int, value: int, count: int, stream: BindingsStream) -> None:
     """Enqueue that `count` bytes become `value`."""
     _call(cu.cuMemsetD8Async, address, value, count, stream._handle)
 
@@ -262,17 +262,20 @@ class Module(_Handle):
         super().__init__(_call(cu.cuModuleLoadData, cubin), cu.cuModuleUnload)
 
     def get_function(self, name: str) -> Function:
-        """Return a kernel. Raises Error where there is none of this name."""
+        """Return a kernel. Raises BindingsError where there is none of this name."""
         return Function(_call(cu.cuModuleGetFunction, self._handle, name.encode()), self)
 
     def get_global(self, name: str) -> tuple[int, int]:
-        """Return address and bytes of a `__constant__` array or a variable. Raises Error where there is none."""
+        """Return address and bytes of a `__constant__` array or a variable.
+
+        Raises BindingsError where there is none.
+        """
         address, nbytes = _call(cu.cuModuleGetGlobal, self._handle, name.encode())
         return int(address), int(nbytes)
 
 
 def module_from_buffer(cubin: bytes) -> Module:
-    """Load a cubin. Raises Error."""
+    """Load a cubin. Raises BindingsError."""
     return Module(cubin)
 
 
@@ -320,7 +323,7 @@ class Function:
         self,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        stream: Stream,
+        stream: BindingsStream,
         *arguments: int | float | bytes,
         shared_size: int = 0,
     ) -> None:
@@ -333,3 +336,9 @@ class Function:
         )
         given = ctypes.addressof(extra) if packed else 0
         _call(cu.cuLaunchKernel, self._handle, *grid, *block, shared_size, stream._handle, 0, given)
+
+
+# PyCUDA's names.
+Device = BindingsDevice
+Stream = BindingsStream
+Error = BindingsError

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import expects_gpu, open_device
 from vgg16gpu.errors import InputError, ModelError

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
+from vgg16gpu.compiler.graph.graph import Graph, cross_batch_op, infer_shapes
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
-from vgg16gpu.compiler.graph.ops import Graph, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures import slots

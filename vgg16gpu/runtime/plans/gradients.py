@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.gradient import gradient_graph
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.input_size import require_image_size
 from vgg16gpu.compiler.graph.loss import target_graph, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.arrays import as_array

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, pair_graph, target_graph
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device

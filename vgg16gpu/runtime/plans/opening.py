@@ -10,8 +10,8 @@ from weakref import WeakSet
 
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.compile import SizePlanner
+from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape
-from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError

@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.graph import Graph
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

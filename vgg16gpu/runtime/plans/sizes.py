@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import numpy as np
 
 from vgg16gpu.compiler.compile import SizePlanner
+from vgg16gpu.compiler.graph.graph import GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.input_size import fits
-from vgg16gpu.compiler.graph.ops import Array, GraphInput, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.weights import WeightCache
 from vgg16gpu.errors import Error, InputError, ModelError

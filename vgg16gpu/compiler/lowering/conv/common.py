@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.compiler.graph.ops import Conv, Pads
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.lowering.activation import activation_label
 
 TAPS: Final = 9  # of a 3x3 window

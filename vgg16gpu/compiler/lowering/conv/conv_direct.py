@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, PlainWeights, ceil_div, for_cpus, scalars
@@ -46,7 +45,7 @@ def steps(
             *scalars(op.weight.shape[0], shape.group),
             *activation(op),
         ),
-        flop=flop(op, x.shape),
+        flop=op.flop(x.shape),
         nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),
         names=op.names,
         label=label(op),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, activated, activation
@@ -65,7 +64,7 @@ def steps(
             grid=Dim3(across * ceil_div(height, rows), batch),
             block=Dim3(THREADS),
             arguments=(y.pointer, x.pointer, *held, *scalars(height, width, across), *activation(op)),
-            flop=flop(op, x.shape),
+            flop=op.flop(x.shape),
             nbytes=x.nbytes + y.nbytes + x.element.nbytes * op.weight.size,
             names=op.names,
             label=label(op),

@@ -11,7 +11,6 @@ from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
@@ -270,7 +269,7 @@ def steps(
                 *input_limits(x.limits),
             ),
             shared=shared_nbytes(products, y.element, tile_width),
-            flop=flop(op, layer.x_shape),
+            flop=op.flop(layer.x_shape),
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
             names=op.names,
             label=label(op),

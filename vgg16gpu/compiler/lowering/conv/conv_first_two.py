@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, NamedTuple
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import FusedConvPair
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation, input_limits, taking
@@ -177,7 +176,7 @@ def steps(
                 *input_limits(x.limits),
             ),
             shared=shared_nbytes(y.element, rows, warpgroups),
-            flop=flop(first.op, first.x_shape) + flop(second.op, second.x_shape),
+            flop=first.op.flop(first.x_shape) + second.op.flop(second.x_shape),
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width
             + sum(stored.nbytes for stored in (y, *places.further))
             + y.element.nbytes * second.op.weight.size,

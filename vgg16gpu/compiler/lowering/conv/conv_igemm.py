@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv, Shape
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import (
@@ -222,7 +221,7 @@ def steps(
             *activation(op),
         ),
         shared=tile.dynamic_shared,
-        flop=flop(op, x.shape),
+        flop=op.flop(x.shape),
         nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),
         names=op.names,
         label=label(op),

@@ -5,7 +5,6 @@ The 3x3 convolutions of VGG may run on conv_mma_3x3 instead, where that is estim
 
 from __future__ import annotations
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, WeightPacker, ceil_div, scalars
@@ -74,7 +73,7 @@ def steps(
             block=Dim3(tile.threads),
             arguments=(y.pointer, places.maxima, x.pointer, *held, *geometry, *activation(op), *scalars(1)),
             shared=tile.shared,
-            flop=flop(op, x.shape),
+            flop=op.flop(x.shape),
             nbytes=x.nbytes + y.nbytes + x.element.nbytes * op.weight.size,
             names=op.names,
             label=label(op),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.activation import CLIPS, CLIPS_INPUT, activated, activation, input_limits, taking
@@ -143,7 +142,7 @@ def steps(
                 *input_limits(x.limits),
             ),
             shared=(rows + 2) * _ROW_NBYTES,
-            flop=flop(op, layer.x_shape),
+            flop=op.flop(layer.x_shape),
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
             names=op.names,
             label=label(op),

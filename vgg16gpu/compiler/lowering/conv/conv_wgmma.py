@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final, Generic, NamedTuple
 
-from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.activation import activated, activation
@@ -248,7 +247,7 @@ def _step(
         block=Dim3(threads),
         arguments=arguments,
         shared=cut.shared,
-        flop=flop(op, x.shape),
+        flop=op.flop(x.shape),
         nbytes=x.nbytes + sum(y.nbytes for y in ys) + x.element.nbytes * x.element.planes * op.weight.size,
         names=op.names,
         label=label(op),

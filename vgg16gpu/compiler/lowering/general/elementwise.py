@@ -8,17 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.gradient_ops import ClipGradient, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
     Clip,
+    ClipGradient,
     Elementwise,
     FakeQuantize,
     GeneralBatchNorm,
     LeakyRelu,
     Op,
     Relu,
+    ReluGradient,
     Shape,
 )
 from vgg16gpu.compiler.lowering.activation import (
@@ -194,9 +195,6 @@ def _lies_in_vectors(strides: Sequence[int]) -> bool:
 LOWERINGS = (
     OpKernel(Relu, relu_steps, no_weights, any_layout=True),
     OpKernel(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
-    *(
-        MultiOpKernel(kind, elementwise_steps, no_weights, any_layout=True)
-        for kind in (Arithmetic, LeakyRelu, Clip, ClipGradient, FakeQuantize, ReluGradient)
-    ),
+    MultiOpKernel(Elementwise, elementwise_steps, no_weights, any_layout=True),
     MultiOpKernel(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
 )

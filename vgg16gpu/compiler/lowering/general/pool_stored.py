@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Pool, same_window
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
 from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,

@@ -6,6 +6,7 @@ is none. Operators that compute with the integers themselves are refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from vgg16gpu.compiler.graph.ops import FakeQuantize, Identity, Op
 from vgg16gpu.compiler.onnx.file import Constant
 from vgg16gpu.compiler.onnx.folding.budget import FoldError
 from vgg16gpu.compiler.onnx.folding.qdq import BYTES, check_attributes, zero_point
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Integers, NodeView, UnknownShapeError, UnsupportedNodeError
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Integers, NodeView, Rule, UnknownShapeError, UnsupportedNodeError
 
 QDQ_REMEDY: Final = "export the QuantizeLinear/DequantizeLinear (QDQ) form of the model, or the float32 model"
 ON_INTEGERS: Final = frozenset(  # operators whose operands are integers
@@ -108,3 +109,9 @@ def _zero(zero: Constant | None) -> int:
     if zero.size != 1 or zero.dtype not in BYTES:
         raise UnsupportedNodeError(f"its zero point is {zero.dtype} of shape {zero.shape}", _PER_TENSOR)
     return int(zero.reshape(-1)[0])
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "DequantizeLinear": dequantize_linear,
+    "QuantizeLinear": quantize_linear,
+}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
 from vgg16gpu.compiler.onnx.folding.fold import OPEN_BATCH, OPEN_SIZE, OpenShape
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, NodeView, UnsupportedNodeError, positive_axis
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, NodeView, Rule, UnsupportedNodeError, positive_axis
 
 _FIXED_SIZES: Final = "export with the batch and the image size fixed"
 _FLAT_RANKS: Final = (2, 4)  # of what Flatten takes: matrices and feature maps
@@ -294,3 +294,16 @@ def _pad_with_value(node: NodeView, before: list[int], after: list[int]) -> tupl
         Concat(flat, both, (both,), (value,), 0),
         Gather(both, node.y, (node.y,), 0, indices),
     )
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "Concat": concat,
+    "Flatten": flatten,
+    "Gather": gather,
+    "Pad": pad,
+    "Reshape": reshape,
+    "Slice": slice_,
+    "Squeeze": squeeze,
+    "Transpose": transpose,
+    "Unsqueeze": unsqueeze,
+}

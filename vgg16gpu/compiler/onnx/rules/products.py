@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Gemm, MatMul, Op
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, UnsupportedNodeError
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, Rule, UnsupportedNodeError
 
 _LEAST: Final = 1e-6
 _MOST: Final = 1e6
@@ -122,3 +123,9 @@ def _bias(node: NodeView, features: int, terms: _Terms) -> Array:
             f"its bias has shape {bias.shape} for {features} outputs", "only one bias per output is supported"
         )
     return bias
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "Gemm": gemm,
+    "MatMul": matmul,
+}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
 
 import numpy as np
 from onnx import TensorProto
 
 from vgg16gpu.compiler.graph.ops import Arithmetic, AxisSoftmax, Clip, Identity, LeakyRelu, Op, Relu, Softmax
 from vgg16gpu.compiler.onnx.file import element_type
-from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, NodeView, UnsupportedNodeError
+from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, NodeView, Rule, UnsupportedNodeError
 from vgg16gpu.compiler.onnx.rules.integers import clip_integers
 
 MAX_OPERANDS = 5  # of one Arithmetic
@@ -129,3 +129,20 @@ def _softmax(node: NodeView, *, log: bool) -> Op:
     if rank == 2 and axis == last == 1 and not log:
         return Softmax(node.x, node.y, (node.y,))
     return AxisSoftmax(node.x, node.y, (node.y,), axis, last, log)
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "Add": arithmetic("add"),
+    "Cast": cast,
+    "Clip": clip,
+    "Div": arithmetic("div"),
+    "Dropout": dropout,
+    "Identity": identity,
+    "LeakyRelu": leaky_relu,
+    "LogSoftmax": log_softmax,
+    "Mul": arithmetic("mul"),
+    "Relu": relu,
+    "Softmax": softmax,
+    "Sub": arithmetic("sub"),
+    "Sum": arithmetic("add"),
+}

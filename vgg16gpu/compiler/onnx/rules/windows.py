@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -17,12 +18,18 @@ from vgg16gpu.compiler.graph.ops import (
     Identity,
     LocalResponseNorm,
     Op,
-    Pads,
     Pool,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
-from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, NodeView, UnknownShapeError, UnsupportedNodeError, positive_axis
+from vgg16gpu.compiler.onnx.node import (
+    EXPORT_AGAIN,
+    NodeView,
+    Rule,
+    UnknownShapeError,
+    UnsupportedNodeError,
+    positive_axis,
+)
 
 _LARGEST: Final = 1 << 20  # elements of a window, a stride or padding; so kernels can count in 32 bits
 _PARAMETERS: Final = ("scale", "shift", "mean", "variance")
@@ -199,3 +206,15 @@ def _pair(node: NodeView, name: str, default: tuple[int, int] | None) -> tuple[i
     if len(value) != 2 or min(value) < 1 or max(value) > _LARGEST:
         raise UnsupportedNodeError(f"{name} is {list(value)}", "two positive numbers (2-D) are needed")
     return value[0], value[1]
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "AveragePool": average_pool,
+    "BatchNormalization": batch_norm,
+    "Conv": conv,
+    "GlobalAveragePool": global_average_pool,
+    "GlobalMaxPool": global_max_pool,
+    "LRN": lrn,
+    "MaxPool": max_pool,
+    "ReduceMean": reduce_mean,
+}

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.graph.batch_independence import cross_batch_op
+from vgg16gpu.compiler.graph.graph import Graph, GraphInput, cross_batch_op, infer_shapes
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
     Concat,
     Gather,
     GeneralConv,
-    Graph,
-    GraphInput,
     MatMul,
     Op,
     Pad,
@@ -21,9 +19,8 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
-    Window,
 )
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import Window
 
 
 def zeros(*shape: int) -> np.ndarray:
