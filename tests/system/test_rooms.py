@@ -80,6 +80,14 @@ def test_classes_that_a_page_names_are_there(page: str) -> None:
     assert parts <= classes()
 
 
+@pytest.mark.parametrize("page", NAMING)
+def test_functions_and_constants_that_a_page_names_are_there(page: str) -> None:
+    named = {found for found in code(page) if re.fullmatch(r"_?[a-z]+_\w+|[A-Z_]{4,}", found)}
+    assert len(named) > 10
+    known = {word for paths in sources().values() for path in paths for word in re.findall(r"\w+", path.read_text())}
+    assert named <= known
+
+
 @pytest.mark.parametrize(
     "statement",
     [
