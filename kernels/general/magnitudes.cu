@@ -10,7 +10,7 @@
 //           every bin of a block in the end. VGG16 on an H200: 13.5 M elements an image, 30 to 60 us.
 // Edges:    any size and magnitude. NaN and infinities are in no bin, and make `largest` a number that is not finite.
 //           Padding channels are not counted. Integers may be added in any order: counts are the same in every run.
-// Why:      the scales of int8 come from how often each magnitude occurs (compiler/quantization/histogram.py). On the
+// Why:      the scales of int8 come from how often each magnitude occurs (compiler/quantization/scheme.py). On the
 //           host that took a minute for 500 images: 54 MB an image to be copied, put into another order and counted.
 #include "common.cuh"
 

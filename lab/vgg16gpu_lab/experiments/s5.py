@@ -2,9 +2,9 @@
 
 The model has random weights, which change neither work nor check; it is made for the run. Ten inputs are checked, one
 is timed so many times, from host to host; theirs are means, so ours are means too. The causes are also removed in every
-order (network_causes.py), version B is timed layer by layer (network_layers.py), and its pools are run alone
-(network_pools.py). Version A's and B's kernels are the ladder's, where
-each rung is described; the whole ladder is `vgg16gpu ladder`.
+order (network/causes.py), version B is timed layer by layer (network/layers.py), and its pools are run alone
+(network/pools.py). Version A's and B's kernels are the ladder's, where each rung is described; the whole ladder
+is `vgg16gpu ladder`.
 
 A user's own model (`Choice.model`) has rows of a table of its own, as nothing was published of it.
 """

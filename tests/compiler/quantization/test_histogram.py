@@ -1,4 +1,4 @@
-"""compiler/quantization/histogram.py: what is counted, and which step is best."""
+"""`Histogram` in compiler/quantization/scheme.py: what is counted, and which step is best."""
 
 import numpy as np
 import pytest

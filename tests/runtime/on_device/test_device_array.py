@@ -16,9 +16,16 @@ from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import interop
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.types import DType, TensorFormat
+from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.results import DeviceArray
 from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, StridedView, stream_handle, view_of
+
+
+@pytest.mark.parametrize("name", on_device.__all__)
+def test_each_name_of_the_package_is_found(name: str) -> None:
+    assert getattr(on_device, name).__name__ == name
+
 
 # ---- What is taken
 

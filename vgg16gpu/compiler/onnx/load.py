@@ -1,6 +1,6 @@
 """ONNX file -> canonical Graph.
 
-The file's structure is checked here (versions, names, order, inputs, outputs); what an operator means is in onnx_rules.
+The file's structure is checked here (versions, names, order, inputs, outputs); what an operator means is in `rules/`.
 A model that is not supported is refused as a whole, with every offending node in one message.
 """
 
@@ -74,10 +74,10 @@ def load_model(
 ) -> Loaded:
     """Read an ONNX model.
 
-    `outputs` names the values to compute, inner ones too, by value, node or layer (layer_names.py); by default those
-    that the model declares. Nodes that none of
-    them needs are left out. Large weights stay views of the mapped file. `bound` has run-time inputs that are constants
-    now: lists of whole numbers, say. `shapes` has shapes of run-time inputs, in place of those that the model declares.
+    `outputs` names the values to compute, inner ones too, by value, node or layer (names.py); by default those that
+    the model declares. Nodes that none of them needs are left out. Large weights stay views of the mapped file.
+    `bound` has run-time inputs that are constants now: lists of whole numbers, say. `shapes` has shapes of run-time
+    inputs, in place of those that the model declares.
     Without it a model may have one run-time input, (N, C, H, W) or (N, F), or several of fixed shapes.
 
     Raises ModelError when the file cannot be read, an output is unknown, or anything in the model is not supported:

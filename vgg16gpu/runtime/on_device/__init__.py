@@ -32,7 +32,7 @@ __all__ = [
 
 _MODULES = {
     "RunOptions": "results",
-    "DeviceArray": "device_array",
+    "DeviceArray": "results",
     "DirectRuns": "direct",
     "AsyncStatus": "pending",
     "ErrorSink": "direct",
