@@ -27,10 +27,8 @@ import onnx
 from onnx import numpy_helper
 
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.bench.measure.ours import EngineContender
-from vgg16gpu.bench.measure.readings import Watch
-from vgg16gpu.bench.measure.sustained import Sustained, measure_sustained
-from vgg16gpu.bench.measure.timing import LostError
+from vgg16gpu.bench.measure.layers import EngineContender
+from vgg16gpu.bench.measure.timing import LostError, Sustained, Watch, measure_sustained
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.graph.ops import Array, Conv

@@ -23,8 +23,7 @@ import numpy as np
 
 from vgg16gpu.bench.measure.ceilings import measure_ceilings
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.bench.measure.layers import LayerEffort, floors, measure_layers
-from vgg16gpu.bench.measure.ours import EngineContender
+from vgg16gpu.bench.measure.layers import EngineContender, LayerEffort, floors, measure_layers
 from vgg16gpu.bench.measure.timing import Method
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, score_error

@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.bench.measure.ours import EngineContender
+from vgg16gpu.bench.measure.layers import EngineContender
 from vgg16gpu.bench.measure.timing import Method, one_run
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs

@@ -14,8 +14,7 @@ from testbench.pipeline.others import Others
 from testbench.pipeline.stage import StageTime
 from testbench.pipeline.wanted import Work
 from testbench.pipeline.whole_runs import WholeRuns
-from vgg16gpu.bench.records.content import model_identity
-from vgg16gpu.bench.records.record import Content
+from vgg16gpu.bench.records.record import Content, model_identity
 from vgg16gpu.pictures.choices import GPU
 
 SCHEMA: Final = 1

@@ -6,8 +6,7 @@ from typing import Any
 
 from testbench.pipeline.content import command, way
 from vgg16gpu.bench.records.record import Content
-from vgg16gpu.cli.common.columns import fitting
-from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, seconds, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, megabytes, seconds, table
 from vgg16gpu.cli.common.tell import device_words
 
 _STAGES_OPTIONAL = ("place", "best")  # the first goes first

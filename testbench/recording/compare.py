@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from testbench.recording.recipes import Settings, made, vgg16gpu
 from testbench.recording.steps import NO_TIME, PYTHON, ROOT, Ended, Recipe, Step
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.errors import Error
 

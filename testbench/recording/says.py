@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Final, TypeAlias
 
 from testbench.pipeline.content import way
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 
 Content: TypeAlias = Mapping[str, Any]

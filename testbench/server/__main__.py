@@ -15,17 +15,16 @@ from testbench.server.content import content
 from testbench.server.plot import write_plot
 from testbench.server.session import CLIENTS, CONNECTIONS, SECONDS, Contender, Wanted, measure
 from testbench.server.target import Address, Body, Served
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.peers.base import PeerError
 from vgg16gpu.bench.peers.process import PeerFailureError
 from vgg16gpu.bench.records.plot import check_plot
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu.cli import EXIT_CHECK_FAILED, OneLineErrors, main
 from vgg16gpu.cli.bench.deliver import deliver, progress
-from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import device_option, find_model, json_option
 from vgg16gpu.cli.common.parsing import Real, Whole, parse_cores, parse_counts, parse_names
-from vgg16gpu.cli.common.show import add_row, console, heading, per_second, seconds, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, per_second, seconds, table
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError

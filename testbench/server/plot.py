@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu.io.figure import save_figure
 from vgg16gpu.io.files import atomic_writer

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure import environment
 from vgg16gpu.bench.measure.ceilings import Ceilings, tensor_flops
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
 from vgg16gpu.bench.records.findings import BenchmarkConfig
 from vgg16gpu.bench.records.record import SCHEMA, read, select

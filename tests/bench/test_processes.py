@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.support import fake_peers
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure.ceilings import Ceilings
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import LostError, Method
 from vgg16gpu.bench.peers import base as peers
 from vgg16gpu.bench.peers import remote as peer_remote

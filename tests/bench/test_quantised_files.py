@@ -10,7 +10,7 @@ import pytest
 from tests.bench.test_bench import bench
 from tests.bench.test_peers import setting
 from tests.support.quantised_nets import inputs, quantised, vgg
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.peers.base import open_peer
 from vgg16gpu.bench.records.record import read, select
 from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import bench_findings
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records import plot
 from vgg16gpu.bench.records.compare import check_comparable, compare

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from vgg16gpu.bench.measure import readings, sustained, timing
+from vgg16gpu.bench.measure import timing
 from vgg16gpu.bench.measure.environment import gpu_readings
-from vgg16gpu.bench.measure.readings import Watch
-from vgg16gpu.bench.measure.sustained import measure_sustained
 from vgg16gpu.bench.measure.timing import (
     CPU_EFFORT,
     GPU_EFFORT,
@@ -22,8 +20,10 @@ from vgg16gpu.bench.measure.timing import (
     Effort,
     LostError,
     Method,
+    Watch,
     measure_in_turns,
     measure_iterations,
+    measure_sustained,
     sample_until,
     summarise,
 )
@@ -184,7 +184,7 @@ def test_samples_until_time_is_up(
 def test_under_load_there_is_no_pause_and_load_before_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     log: list[tuple[str, Method, int]] = []
-    monkeypatch.setattr(sustained, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     fakes = [
         Fake("ours", 0.01, log, tuple(Method), clock),
         Fake("waits", 0.02, log, (ISOLATED, HOST), clock),
@@ -208,11 +208,11 @@ def test_under_load_there_is_no_pause_and_load_before_every_sample(monkeypatch: 
 @pytest.mark.parametrize("left", [0, 20])  # before the load, under it
 def test_who_is_lost_under_load_leaves_the_others(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     clock = Clock()
-    monkeypatch.setattr(sustained, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     fakes = [Leaves(left, "lost", 0.02, [], (QUEUED, HOST), clock), Fake("stays", 0.01, [], (QUEUED, HOST), clock)]
     lost, stays = measure_sustained(fakes, 3.0, Watch("cpu"))
     assert isinstance(lost, LostError)
-    assert isinstance(stays, sustained.Sustained)
+    assert isinstance(stays, timing.Sustained)
     assert stays.summary.samples == 6
 
 
@@ -255,7 +255,7 @@ def test_of_two_cards_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> Non
         keys = "index", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu"
         return [dict(zip(keys, card, strict=True)) for card in (("0", "345", "1", "75", "30"), BUSY)]
 
-    monkeypatch.setattr(readings, "gpu_readings", cards)
+    monkeypatch.setattr(timing, "gpu_readings", cards)
     with Watch("cuda") as watch:
         pass
     state = watch.state([(0.0, time.monotonic())])

@@ -4,9 +4,9 @@ import numpy as np
 
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
+from vgg16gpu.cli.infer.report import Stages
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.infer.tally import RunSummary
-from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.io.scores import PredictionBatch
 
 

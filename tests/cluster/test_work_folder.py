@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from vgg16gpu.cluster import work_folder as module
-from vgg16gpu.cluster.job import JobFolder
-from vgg16gpu.cluster.work_folder import WorkFolder
+from vgg16gpu.cluster import job as module
+from vgg16gpu.cluster.job import JobFolder, WorkFolder
 from vgg16gpu.errors import ModelError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +35,7 @@ def test_those_that_work_are_spared(tmp_path: Path) -> None:
 DIE = """
 import os, signal, sys
 from pathlib import Path
-from vgg16gpu.cluster.work_folder import WorkFolder
+from vgg16gpu.cluster.job import WorkFolder
 WorkFolder(Path(sys.argv[1])).rows("part-00000.parquet").write_text("rows")
 os.kill(os.getpid(), signal.SIGKILL)
 """

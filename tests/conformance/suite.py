@@ -43,8 +43,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.cli.common.bars import progress
-from vgg16gpu.cli.common.show import add_row, console, heading, table
+from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
 from vgg16gpu.devices import open_device
 from vgg16gpu.runtime import onnx_backend
 

@@ -65,9 +65,9 @@ UNUSED = {  # by the room that it lies in: what one picture on the CPU does with
     "compiler.onnx.": ("inline", "names"),
     "devices.": ("cuda", "picture_decoder"),
     "io.": ("results", "text"),
-    "pictures.loading.": ("child", "job", "messages", "processes", "shared"),
+    "pictures.loading.": ("child", "job", "processes", "shared"),
     "runtime.": ("batcher", "calibration", "session"),
-    "runtime.answers.": ("classify", "decoding", "fitting", "resuming"),
+    "runtime.answers.": ("classify", "decoding", "fitting"),
     "runtime.on_device.": ("direct", "graph_cache", "pending", "results", "views"),
     "runtime.plans.": ("gradients", "losses"),
 }

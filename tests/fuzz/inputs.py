@@ -60,7 +60,7 @@ from vgg16gpu.io.results.record import RecordFile
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.pictures.images import decode
 from vgg16gpu.pictures.inputs import InputSpec, each_sample
-from vgg16gpu.pictures.names import read_names
+from vgg16gpu.pictures.listing import read_names
 
 READ, AGREES = "read", "read as by others"
 VERDICTS: Final = (REFUSED, READ, AGREES, CRASH, HANG, WRONG)

@@ -47,8 +47,7 @@ from tests.fuzz.worker import (
 )
 from vgg16gpu.bench.measure.environment import commit
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.cli.common.bars import progress
-from vgg16gpu.cli.common.show import add_row, console, heading, table
+from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
 
 DEFAULT_CASES: Final = 10_000
 CASE_SECONDS: Final = 5.0  # of a processor, to load, and again to run

@@ -14,8 +14,7 @@ from PIL import Image
 
 from tests.support.picture_files import encoded, pixels
 from vgg16gpu.errors import InputError
-from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.pictures.names import read_names
+from vgg16gpu.pictures.listing import list_files, read_names
 
 NAMES = ("a.png", "photos/größe 1.jpg", "日本.png", "it's.png")
 

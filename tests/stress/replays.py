@@ -21,7 +21,7 @@ from tests.stress.bits import pictures
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
 from vgg16gpu.io.synthetic import TESTBENCH_SEED
-from vgg16gpu.pictures.loading.start import how_it_ended
+from vgg16gpu.pictures.loading.job import how_it_ended
 from vgg16gpu.runtime.engine import Engine
 
 TOGETHER: Final = 50  # launched one behind the other before their output is looked at, and runs before that

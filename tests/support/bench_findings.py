@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
-from vgg16gpu.bench.measure.layers import LayerTime
-from vgg16gpu.bench.measure.ours import NAME
-from vgg16gpu.bench.measure.readings import GpuState
-from vgg16gpu.bench.measure.timing import Method, Regime, Summary
-from vgg16gpu.bench.records.content import content
+from vgg16gpu.bench.measure.layers import NAME, LayerTime
+from vgg16gpu.bench.measure.timing import GpuState, Method, Regime, Summary
 from vgg16gpu.bench.records.findings import Absent, BatchResult, BenchmarkEntry, Findings, Measured, Remarks
+from vgg16gpu.bench.records.record import content
 
 MODEL = {"path": "models/vgg16.onnx", "sha256": "0" * 64, "input_shape": [3, 224, 224]}
 LOADED = GpuState(sm_mhz=1725.0, memory_mhz=3201.0, power_w=690.0, temperature_c=60.0, readings=4)

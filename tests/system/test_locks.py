@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("vgg16gpu", "serving/vgg16gpu_serving", "lab/vgg16gpu_lab")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 EVENTS = {  # set by a thread that nobody strikes, or waited for by one that nobody joins for ever
-    "vgg16gpu/bench/measure/readings.py",
-    "vgg16gpu/cluster/cards/slots.py",
+    "vgg16gpu/bench/measure/timing.py",
+    "vgg16gpu/cluster/cards/child.py",
     "vgg16gpu/devices/cuda/install/build.py",
 }
 TRIALS = 40  # with `with` on the condition the lock stayed taken in more than half of them

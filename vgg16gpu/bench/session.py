@@ -14,20 +14,22 @@ import numpy as np
 from vgg16gpu.bench.admission import Admitted, WrongScoresError, admit, checked
 from vgg16gpu.bench.measure.ceilings import measure_ceilings
 from vgg16gpu.bench.measure.environment import environment, gpu_readings, worker_threads
-from vgg16gpu.bench.measure.layers import LayerEffort, floors, measure_layers
-from vgg16gpu.bench.measure.ours import EngineContender
-from vgg16gpu.bench.measure.readings import Watch
-from vgg16gpu.bench.measure.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
+from vgg16gpu.bench.measure.layers import EngineContender, LayerEffort, floors, measure_layers
 from vgg16gpu.bench.measure.timing import (
     CPU_EFFORT,
+    FROM_BATCH,
     GPU_EFFORT,
     Contender,
     Effort,
     LostError,
     Regime,
+    Sustained,
     Times,
+    Watch,
+    device_method,
     measure_in_turns,
     measure_iterations,
+    measure_sustained,
 )
 from vgg16gpu.bench.peers.base import Setting, has_tf32
 from vgg16gpu.bench.peers.fleet import PeerProcesses

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.bench.measure.environment import environment, gpu_readings
-from vgg16gpu.bench.records.content import model_identity
-from vgg16gpu.bench.records.record import Content
+from vgg16gpu.bench.records.record import Content, model_identity
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model

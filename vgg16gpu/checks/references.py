@@ -21,7 +21,7 @@ from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.lines import read_bytes
 from vgg16gpu.io.normalize import Floats, Pixels, normalise
 from vgg16gpu.io.results import read_scores
-from vgg16gpu.io.results.arrow_form import storable
+from vgg16gpu.io.results.parquet_results import storable
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.io.text import parse_numbers

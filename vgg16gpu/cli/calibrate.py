@@ -13,7 +13,6 @@ import click
 import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.left_out import none_left, tell_left_out
 from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
@@ -27,7 +26,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.parsing import Whole
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
-from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, share_lines, table
+from vgg16gpu.cli.common.show import add_row, console, print_json, progress, sentence, share_lines, table
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model

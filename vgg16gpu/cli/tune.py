@@ -15,7 +15,6 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.tune.search import Finding, search, tiles
 from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
     batches_option,
     find_model,
@@ -25,7 +24,7 @@ from vgg16gpu.cli.common.options import (
     sizes_option,
 )
 from vgg16gpu.cli.common.parsing import Real, Whole, parse_batches
-from vgg16gpu.cli.common.show import add_row, console, table
+from vgg16gpu.cli.common.show import add_row, console, progress, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.choices import PRECISIONS

@@ -14,10 +14,10 @@ from vgg16gpu.cluster.manifest import Manifest
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.documents import read_json
-from vgg16gpu.io.results.arrow_form import storable
+from vgg16gpu.io.results.parquet_results import storable
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.runtime.answers.resuming import first_open
+from vgg16gpu.runtime.answers.rows import first_open
 
 SUCCESS: Final = "_SUCCESS"
 SUMMARY: Final = "_summary.json"

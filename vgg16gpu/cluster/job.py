@@ -1,14 +1,4 @@
-"""A job: one model on a long list of inputs, cut into shards whose rows lie in one folder.
-
-    DIR/_job.json            what makes the rows of two jobs the same, and how the list is cut
-    DIR/_manifest.parquet    the list, where it was not given as a parquet file
-    DIR/part-00000.parquet   the rows of shard 0; there only when whole
-    DIR/_log/*.jsonl         a line for each shard that was computed: which, where, how long
-    DIR/_temporary/*/        rows of shards that are not whole, a folder for each process
-    DIR/_summary.json, DIR/_SUCCESS   once every input has its row
-
-Readers of folders of parquet files leave out names that begin with a line below or a dot.
-"""
+"""A job: a list of inputs cut into shards, and the folder where shards are worked on."""
 
 from __future__ import annotations
 
@@ -16,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,16 +15,75 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.cluster.manifest import Manifest
-from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.foreign.documents import OTHER_FORM, parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, read_lines
 from vgg16gpu.io.foreign.numbers import whole_value
-from vgg16gpu.io.foreign.outputs import Named, refuse_read_files
+from vgg16gpu.io.foreign.outputs import Named, file_of, lock, refuse_read_files
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.results import Columns, RunRecord
 from vgg16gpu.io.results.record import refuse_other_run
 from vgg16gpu.io.shown import printable
+
+_LOCK: Final = "lock"  # in the folder, held while it is open
+
+
+class WorkFolder:
+    """A folder of this process below `place`, which several processes share, on several machines."""
+
+    def __init__(self, place: Path) -> None:
+        """Raises ModelError where none can be made."""
+        try:
+            self._descriptor = self._made(place)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ModelError(
+                f"{printable(str(place))}: cannot be written ({reason}); name a folder that can"
+            ) from error
+
+    def rows(self, name: str) -> Path:
+        """Where the rows of a part of that name are until they are whole."""
+        return self.path / name
+
+    def close(self) -> None:
+        """Remove it. Safe to call twice."""
+        if self._descriptor >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove the folder of a process that is gone; on a file system without locks nobody knows that: it stays."""
+        try:
+            descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            with contextlib.suppress(OSError):  # a moment old, or its process went at once
+                path.rmdir()
+            return
+        try:
+            with contextlib.suppress(BlockingIOError):
+                if lock(descriptor):
+                    shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+    def _made(self, place: Path) -> int:
+        """Make it and hold its lock: again where somebody has removed it in between."""
+        while True:
+            self.path = place / f"{socket.gethostname()}-{secrets.token_hex(4)}"
+            try:
+                self.path.mkdir(parents=True)
+                descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                continue
+            with contextlib.suppress(BlockingIOError):
+                lock(descriptor)
+                found = os.fstat(descriptor)
+                if file_of(self.path / _LOCK) == (found.st_dev, found.st_ino):
+                    return descriptor
+            os.close(descriptor)
+
 
 MOST: Final = 1 << 15  # inputs of a shard, unless the user says otherwise: some seconds of a GPU
 LEAST: Final = 256

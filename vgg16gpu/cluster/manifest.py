@@ -21,12 +21,11 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.arrays import reading
 from vgg16gpu.io.foreign.lines import opened
-from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.results.parquet_results import need_pyarrow
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.pictures.content import NUMBER_SUFFIXES, suffix_of
 from vgg16gpu.pictures.limits import MAX_NBYTES
-from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.names import STANDARD_INPUT
+from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
 
 SUFFIX: Final = ".parquet"
 GROUP_ROWS: Final = 1 << 15  # of a manifest that is written here

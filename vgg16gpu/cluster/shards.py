@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from vgg16gpu.cluster.job import JobFolder, ShardJob, process_name
+from vgg16gpu.cluster.job import JobFolder, ShardJob, WorkFolder, process_name
 from vgg16gpu.cluster.pool import EnginePool
-from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError

@@ -24,8 +24,7 @@ from vgg16gpu.io.foreign.lines import read_standard_input
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.content import check_regular, read_file, suffix_of
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.pictures.listing import HIDDEN, Listing, list_files
-from vgg16gpu.pictures.names import STANDARD_INPUT
+from vgg16gpu.pictures.listing import HIDDEN, STANDARD_INPUT, Listing, list_files
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 AnyArray: TypeAlias = npt.NDArray[Any]

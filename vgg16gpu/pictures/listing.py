@@ -1,21 +1,20 @@
-"""Which files are read: those that are named, the pictures of folders and their subfolders, and the names in a list.
-
-No picture is read here. In a folder, a file whose name ends as a picture's is taken unopened, another one if it begins
-as a picture does. What is named must be there; what a list names may not be, and says so when it is read.
-"""
+"""List input files: folders, patterns, lists of names, and names as they are shown."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.shown import ending, printable
+from vgg16gpu.io.foreign.lines import decode_text, is_utf16, read_bytes, read_standard_input
+from vgg16gpu.io.shown import ending, printable, shown
 from vgg16gpu.pictures.content import (
     IMAGE_SUFFIXES,
     NUMBER_SUFFIXES,
@@ -25,7 +24,59 @@ from vgg16gpu.pictures.content import (
     suffix_of,
     unreadable,
 )
-from vgg16gpu.pictures.names import STANDARD_INPUT, read_names
+
+STANDARD_INPUT: Final = "-"
+
+_QUOTED: Final = re.compile(r"""(["'])(.+)\1""", re.DOTALL)
+_CONTROL: Final = re.compile("[\x01-\x08\x0e-\x1a\x1c-\x1f]")
+_NO_UTF8: Final = re.compile("[\ud800-\udfff]")
+_WANTED: Final = "give a name in each line, in UTF-8 or UTF-16"
+
+
+def read_names(files_from: str, *, null: bool = False) -> list[str]:
+    """Return the names that a file lists, "-": standard input. Bytes that are no UTF-8 are as `os.fsdecode` has them.
+
+    null: they stand between zero bytes, as `find -print0` writes them. They do, too, in a list without --null that has
+    zero bytes, where each name so read is there. Raises InputError for what cannot be read or is no text.
+    """
+    what = f"the list '{printable(files_from)}'"
+    data = read_standard_input(what) if files_from == STANDARD_INPUT else read_bytes(Path(files_from), what)
+    if not null and (is_utf16(data) or b"\0" not in data):
+        return list(_cleaned(_lines(data, what)))
+    pieces = data.removesuffix(b"\0").split(b"\0")
+    names = [os.fsdecode(name) for name in pieces if name]
+    if null:
+        return names
+    missing = next((name for name in names if not os.path.lexists(name)), "")  # a piece without a byte is none, too
+    if missing or len(names) < len(pieces):
+        raise InputError(
+            f"{what} has zero bytes, so it is no text; {_WANTED}, or --null for names between zero bytes: the first "
+            f"that is not there would be {shown(missing)}"
+        )
+    return names
+
+
+def _lines(data: bytes, what: str) -> Iterator[str]:
+    """Yield the lines of a text as names of files. Raises InputError for what is none."""
+    is_bytes = not is_utf16(data) and sys.getfilesystemencoding() != "utf-8"
+    for line in decode_text(data, what).split("\n"):
+        name = os.fsdecode(line.encode(errors="surrogateescape")) if is_bytes else line
+        if _NO_UTF8.search(name) and _CONTROL.search(name) and not os.path.lexists(name):
+            raise InputError(f"{what} has lines that are no text, {shown(name)} say; {_WANTED}")
+        yield name
+
+
+def _cleaned(lines: Iterable[str]) -> Iterator[str]:
+    """Yield each name as it stands if it is there, else without blanks and quotes around it; no empty ones."""
+    for line in lines:
+        name = line.strip(" \t")
+        if quoted := _QUOTED.fullmatch(name):
+            name = quoted[2]
+        if name == line or os.path.lexists(line):
+            name = line
+        if name:
+            yield name
+
 
 HIDDEN: Final = "hidden"
 NO_PICTURE: Final = "no pictures"

@@ -11,8 +11,7 @@ import numpy as np
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec, NamedInput, listed
-from vgg16gpu.pictures.loading.loader import THREADS, Loader
-from vgg16gpu.pictures.loading.order import InOrder
+from vgg16gpu.pictures.loading.loader import THREADS, InOrder, Loader
 from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, BufferPool, Slot, ordinary
 
 AHEAD = 4  # files for each thread: whoever reads may take a while for each

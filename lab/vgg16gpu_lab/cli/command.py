@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
     batch_option,
     device_option,
@@ -23,7 +22,7 @@ from vgg16gpu.cli.common.options import (
     sizes_option,
 )
 from vgg16gpu.cli.common.parsing import Whole, parse_counts, parse_squares
-from vgg16gpu.cli.common.show import console, print_json
+from vgg16gpu.cli.common.show import console, print_json, progress
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.devices import open_device

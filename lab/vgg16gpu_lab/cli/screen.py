@@ -9,8 +9,7 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from vgg16gpu.cli.common.columns import fitting
-from vgg16gpu.cli.common.show import add_row, console, heading, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, table
 from vgg16gpu.io.shown import printable_lines
 from vgg16gpu_lab.experiment import Experiment, Row
 from vgg16gpu_lab.measure.bench_rig import BenchRig

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.measure.timing import Summary
-from vgg16gpu.bench.records.content import model_identity
+from vgg16gpu.bench.records.record import model_identity
 from vgg16gpu_lab.ladder.climb import PATIENCE, SECONDS, TOLERANCES, WARM_UP, Outcome, gains
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import RUNGS

@@ -18,8 +18,7 @@ from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import baseline_shape
 from vgg16gpu.pictures.slots import DeviceBuffer, SampleRow, Slot
-from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
-from vgg16gpu.runtime.answers.file_decoding import FileDecoding
+from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES, FileDecoding
 from vgg16gpu.runtime.answers.fitting import GpuResizer, fit_of
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine

@@ -53,9 +53,8 @@ OWN = {
     "lab/vgg16gpu_lab/measure/dry_run/process.py": "the task that its parent gives it",
     "lab/vgg16gpu_lab/measure/profile.py": "what a process that it starts has written",
     "lab/vgg16gpu_lab/measure/profile_target.py": "the task that its parent gives it",
-    "vgg16gpu/pictures/loading/job.py": "the job that its parent gives it",
     "vgg16gpu/pytorch/lpips.py": "weights that the package ships",
-    "vgg16gpu/pictures/loading/messages.py": "the lines of a process that it starts",
+    "vgg16gpu/pictures/loading/job.py": "the job that a parent gives its process, and the lines that this tells",
     "vgg16gpu/zoo/digits.py": "data that the package ships",
 }
 

@@ -25,7 +25,7 @@ from tests.io.results.runs import (
 )
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.results import open_results, read_scores, record_path
-from vgg16gpu.io.results.appending import Appender
+from vgg16gpu.io.results.growing import Appender
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 600

@@ -10,7 +10,7 @@ import pytest
 from tests.io.results.runs import LABELS, answers_of, columns_of, error_of, names_of, record_of, run, scores_of, write
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.results import check_output, open_results, parquet_results, read_scores, record_path
-from vgg16gpu.io.results.arrow_form import storable
+from vgg16gpu.io.results.parquet_results import storable
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

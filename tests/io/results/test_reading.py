@@ -6,7 +6,7 @@ import pytest
 from tests.io.results.runs import EVERY_KIND, columns_of, names_of, run, scores_of
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.results import read_scores
-from vgg16gpu.io.results.arrow_form import storable
+from vgg16gpu.io.results.parquet_results import storable
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)

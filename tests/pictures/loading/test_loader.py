@@ -13,8 +13,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loading import pace
-from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.loading.order import InOrder
+from vgg16gpu.pictures.loading.loader import InOrder, Loader
 from vgg16gpu.pictures.reading import read_inputs
 from vgg16gpu.pictures.slots import BufferPool, ordinary
 

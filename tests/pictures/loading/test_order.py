@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vgg16gpu.pictures.loading.order import InOrder
+from vgg16gpu.pictures.loading.loader import InOrder
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -15,7 +15,7 @@ from vgg16gpu.pictures.loading.processes import ProcessLoader
 from vgg16gpu.runtime.answers import classify as classify_module
 from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import FilePipeline
-from vgg16gpu.runtime.answers.resuming import first_open
+from vgg16gpu.runtime.answers.rows import first_open
 
 SPEC = InputSpec((3, 32, 32), preprocess=Preprocess.named("torchvision"))
 

@@ -1,21 +1,22 @@
-"""How times are taken: what is measured, how often, in which order, and what is said of the samples.
-
-Whoever is compared is measured in turns (A B A B ...), so that clocks and neighbours are alike. Every burst starts with
-an untimed run, because the one before it left other data in the caches.
-"""
+"""Take times: samples, medians, times under sustained load."""
 
 from __future__ import annotations
 
 import math
+import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.bench.measure.environment import gpu_readings
 from vgg16gpu.errors import Error
 
 MIN_REPEATS = 3
@@ -218,3 +219,180 @@ def _burst(contender: Contender, method: Method, runs: int, pause: float) -> lis
     if pause:
         time.sleep(max(pause, time.perf_counter() - start))
     return samples
+
+
+_POLL_SECONDS = 0.05  # between two questions; an answer takes about as long
+_JOIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """Medians of `readings` readings of one card; None for what it does not tell."""
+
+    sm_mhz: float | None
+    memory_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    readings: int
+
+
+@dataclass(frozen=True)
+class _PeerAnswer:
+    start: float  # of time.monotonic
+    stop: float
+    cards: Sequence[Mapping[str, str]]
+
+
+class Watch:
+    """Reads every card in a thread of its own while the `with` block runs; on a CPU (`kind`) it reads nothing."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._answers: list[_PeerAnswer] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._kind == "cuda":
+            self._thread = threading.Thread(target=self._poll, name="gpu readings", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def state(self, windows: Sequence[tuple[float, float]]) -> GpuState | None:
+        """The card during these (start, stop) windows of time.monotonic; None if it was not read then.
+
+        Of several cards the one that draws the most power then: it is the one that works.
+        """
+        answers = [a for a in self._answers if any(a.stop >= start and a.start <= stop for start, stop in windows)]
+        cards: dict[str, list[Mapping[str, str]]] = {}
+        for answer in answers:
+            for card in answer.cards:
+                cards.setdefault(card["index"], []).append(card)
+        states = [_condensed(readings) for readings in cards.values()]
+        return max(states, key=lambda state: state.power_w or 0.0, default=None)
+
+    def _poll(self) -> None:
+        while True:
+            start = time.monotonic()
+            cards = gpu_readings(self._kind)
+            self._answers.append(_PeerAnswer(start, time.monotonic(), cards))
+            if self._stop.wait(_POLL_SECONDS):
+                return
+
+
+def _condensed(readings: Sequence[Mapping[str, str]]) -> GpuState:
+    def median(key: str) -> float | None:
+        values = []
+        for reading in readings:
+            with suppress(ValueError):  # "[N/A]"
+                values.append(float(reading[key]))
+        return statistics.median(values) if values else None
+
+    return GpuState(
+        median("clocks.sm"), median("clocks.mem"), median("power.draw"), median("temperature.gpu"), len(readings)
+    )
+
+
+FROM_BATCH = 32  # smaller batches do not fill the device, and nobody who wants throughput runs them
+DESCRIPTION = (
+    "{seconds:g} s of load before the first number; then the fastest variant of each contender in {turns} turns "
+    "without a pause, each with {own:g} s of its own load before its samples; back to back (isolated where a contender "
+    "cannot); clocks, power and temperature are medians of readings taken during the samples"
+)
+_TURNS = 2
+_OWN_SHARE = 1 / 3  # of the seconds of load, before each turn of a contender
+_METHODS = (Method.BACK_TO_BACK, Method.ISOLATED)  # those that keep the device busy; the first that a contender has
+_CHUNK_SECONDS = 0.1  # of load in one sample, or between two looks at the clock
+_CHUNKS = 3  # samples in a turn (isolated more: every run is one)
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """What one contender took under load. `gpu` is None where nobody reads clocks and power."""
+
+    method: Method
+    summary: Summary
+    gpu: GpuState | None
+
+
+@dataclass
+class _Turn:
+    """A contender under load, and what has been seen of it."""
+
+    contender: Contender
+    method: Method
+    runs: int  # in a chunk
+    samples: list[float] = field(default_factory=list)
+    windows: list[tuple[float, float]] = field(default_factory=list)  # of time.monotonic, around the samples
+    lost: LostError | None = None
+
+    def take(self, seconds: float, *, sample: bool = True) -> None:
+        """So many seconds of load and, with `sample`, the samples of one turn; nothing once this one is lost."""
+        if self.lost is None:
+            try:
+                self._load(seconds)
+                if sample:
+                    self._sample()
+            except LostError as error:
+                self.lost = error
+
+    def _load(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.contender.measure(self.method, self.runs)
+
+    def _sample(self) -> None:
+        start = time.monotonic()
+        for _ in range(_CHUNKS):
+            self.samples += self.contender.measure(self.method, self.runs)
+        self.windows.append((start, time.monotonic()))
+
+
+def description(seconds: float) -> str:
+    """How the sustained regime is measured with so many seconds of load."""
+    return DESCRIPTION.format(seconds=seconds, turns=_TURNS, own=round(seconds * _OWN_SHARE, 2))
+
+
+def device_method(contender: Contender) -> Method | None:
+    """How a contender is measured under load; None for one that runs from host to host only."""
+    return next((method for method in _METHODS if method in contender.methods), None)
+
+
+def measure_sustained(
+    contenders: Sequence[Contender], seconds: float, watch: Watch
+) -> list[Sustained | LostError | None]:
+    """What every contender takes under load, in their order; None for those that run from host to host only."""
+    turns = [_start(contender) for contender in contenders]
+    running = [turn for turn in turns if isinstance(turn, _Turn)]
+    with watch:
+        if running:
+            running[0].take(seconds, sample=False)
+        for _ in range(_TURNS):
+            for turn in running:
+                turn.take(seconds * _OWN_SHARE)
+    return [_found(turn, watch) if isinstance(turn, _Turn) else turn for turn in turns]
+
+
+def _start(contender: Contender) -> _Turn | LostError | None:
+    method = device_method(contender)
+    if method is None:
+        return None
+    try:
+        one = one_run(contender)[method]
+    except LostError as error:
+        return error
+    return _Turn(contender, method, max(1, int(_CHUNK_SECONDS / max(one, 1e-9))))
+
+
+def _found(turn: _Turn, watch: Watch) -> Sustained | LostError:
+    if turn.lost is not None:
+        return turn.lost
+    runs = turn.runs if turn.method is Method.BACK_TO_BACK else 1
+    return Sustained(turn.method, summarise(turn.samples, runs), watch.state(turn.windows))

@@ -8,8 +8,7 @@ from typing import Any
 
 from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.bench.measure.layers import LayerTime
-from vgg16gpu.bench.measure.readings import GpuState
-from vgg16gpu.bench.measure.timing import Method, Regime, Summary
+from vgg16gpu.bench.measure.timing import GpuState, Method, Regime, Summary
 from vgg16gpu.compiler.model import Model
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.record import Content, batches, ceilings_text, fastest, headline, names, peers, precisions
 from vgg16gpu.errors import InputError

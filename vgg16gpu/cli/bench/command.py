@@ -10,13 +10,12 @@ from typing import Any
 import click
 
 from vgg16gpu.bench.measure.cold_start import ColdStart, measure_cold_start
-from vgg16gpu.bench.measure.sustained import FROM_BATCH
+from vgg16gpu.bench.measure.timing import FROM_BATCH
 from vgg16gpu.bench.peers.base import PEERS
 from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
-from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import BenchmarkConfig
 from vgg16gpu.bench.records.plot import write_plot
-from vgg16gpu.bench.records.record import Content, read
+from vgg16gpu.bench.records.record import Content, content, model_identity, read
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.bench.deliver import deliver, progress

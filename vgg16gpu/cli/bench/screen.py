@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.compare import Ratio
 from vgg16gpu.bench.records.record import (
@@ -23,8 +23,7 @@ from vgg16gpu.bench.records.record import (
     precisions,
     select,
 )
-from vgg16gpu.cli.common.columns import fitting
-from vgg16gpu.cli.common.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, seconds, table
 from vgg16gpu.cli.common.tell import device_words
 
 _TIMES_OPTIONAL = ("W", "MHz", "p95", "variant", "images/s", "error")  # the first goes first

@@ -1,20 +1,77 @@
-"""How commands print: tables on stdout, progress and remarks on stderr, JSON alone."""
+"""Show tables, bars and columns of numbers on a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.io.shown import escaped_lines, printable, printable_lines
+
+
+def progress(*, quiet: bool = False) -> Progress:
+    """A progress bar on stderr, shown on a terminal only."""
+    screen = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=quiet or not screen.is_terminal,
+    )
+
+
+_FRAME = 3  # characters around a column: a line and two blanks
+
+
+def fitting(screen: Console, build: Callable[[Sequence[str]], Table], optional: Sequence[str]) -> Table:
+    """The table without the first so many of `optional`, as few as need be. Numbers stay on a line, text may wrap.
+
+    `build` gets the names of the columns to leave out. Rich by itself splits words before it narrows long texts.
+    """
+    for count in range(len(optional) + 1):
+        table = build(optional[:count])
+        room = screen.width - 1 - _FRAME * len(table.columns) - sum(map(_least, table.columns))
+        if room >= 0:
+            _share(table.columns, room)
+            break
+    return table
+
+
+def _share(columns: Sequence[Column], room: int) -> None:
+    """Widths: what columns need at least; of the room beyond that those that want little get all, the others alike."""
+    wanting = sorted(columns, key=lambda column: _most(column) - _least(column))
+    for left, column in zip(range(len(wanting), 0, -1), wanting, strict=True):
+        least = _least(column)
+        column.width = min(_most(column), least + room // left)
+        room -= column.width - least
+
+
+def _least(column: Column) -> int:
+    """The width of the longest word, of a number that of all of it."""
+    if column.justify == "right":
+        return _most(column)
+    return max(len(word) for text in _texts(column) for word in text.split() or [""])
+
+
+def _most(column: Column) -> int:
+    return max(map(len, _texts(column)))
+
+
+def _texts(column: Column) -> list[str]:
+    return [cell.plain if isinstance(cell, Text) else str(cell) for cell in (column.header, *column.cells)]
+
 
 _PIPE_WIDTH = 160  # columns when stdout is no terminal: rich would assume 80 and cut names
 

@@ -30,7 +30,7 @@ from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.outputs import Named
 from vgg16gpu.io.results import Columns, RunRecord, list_digest
-from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.results.parquet_results import need_pyarrow
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import listed
 from vgg16gpu.pictures.listing import Listing

@@ -15,9 +15,8 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import ResolvedConfig
 from vgg16gpu.cli.infer.engines import Engines, OneEngine
 from vgg16gpu.cli.infer.options import MANY, InferOptions
-from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
+from vgg16gpu.cli.infer.report import Stages, print_report, report_of, report_of_nothing, told_of
 from vgg16gpu.cli.infer.tally import RunSummary
-from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened, expects_gpu
 from vgg16gpu.devices.several import open_devices, resolve_devices

@@ -16,7 +16,7 @@ from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, check_output, 
 from vgg16gpu.io.results.opening import STANDARD_OUTPUT, files_beside
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.program.types import DeviceFacts
-from vgg16gpu.runtime.answers.resuming import first_open
+from vgg16gpu.runtime.answers.rows import first_open
 
 
 class Writing:

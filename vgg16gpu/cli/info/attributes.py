@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from vgg16gpu.cli.common.columns import fitting
-from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, megabytes, table
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
 from vgg16gpu.io.shown import printable

@@ -10,10 +10,8 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from vgg16gpu.cli.common.bars import progress
-from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import find_model, json_option, model_argument
-from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, table
+from vgg16gpu.cli.common.show import add_row, console, fitting, heading, megabytes, print_json, progress, table
 from vgg16gpu.cli.common.written import model_files
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.io.files import check_new_folder

@@ -20,7 +20,6 @@ from vgg16gpu.checks.nearer import Float64Judge
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.left_out import tell_left_out
 from vgg16gpu.cli.common.options import (
     batch_option,
@@ -35,7 +34,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.parsing import Real, parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
-from vgg16gpu.cli.common.show import print_json
+from vgg16gpu.cli.common.show import print_json, progress
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.cli.testbench.case import Bench, Outcome, TestbenchOptions, first_output, judged, prepare

@@ -18,7 +18,7 @@ from vgg16gpu.cluster.cards.memory import map_shared
 from vgg16gpu.cluster.cards.messages import BUILDING, Build, Failed
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.pictures.loading.start import how_it_ended, start_child
+from vgg16gpu.pictures.loading.job import how_it_ended, start_child
 from vgg16gpu.runtime.closing import Closing
 
 CHILD: Final = "vgg16gpu.cluster.cards.child"  # its `main`

@@ -10,9 +10,8 @@ from typing import Final
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import check_writable, target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
-from vgg16gpu.io.results.arrow_form import need_pyarrow
 from vgg16gpu.io.results.columns import Columns
-from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
+from vgg16gpu.io.results.parquet_results import ParquetFile, need_pyarrow, partial_path
 from vgg16gpu.io.results.record import RunRecord, record_path
 from vgg16gpu.io.results.results import ResultWriter
 from vgg16gpu.io.results.text_results import StandardOutput, TextFile, standard_output, text_form

@@ -15,7 +15,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.arrays import read_npy, read_npz, reading
 from vgg16gpu.io.foreign.documents import parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, as_utf8, opened, opened_text, read_bytes
-from vgg16gpu.io.results.arrow_form import need_pyarrow, run_of
+from vgg16gpu.io.results.parquet_results import need_pyarrow, run_of
 from vgg16gpu.io.results.record import record_path
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shown import ending

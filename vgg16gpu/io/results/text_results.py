@@ -11,10 +11,9 @@ from pathlib import Path
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.files import target_of
 from vgg16gpu.io.foreign.outputs import OutputLock
-from vgg16gpu.io.results.appending import Appender
 from vgg16gpu.io.results.columns import Columns
 from vgg16gpu.io.results.csv_rows import CsvForm
-from vgg16gpu.io.results.growing import GrowingFile, open_to_resume
+from vgg16gpu.io.results.growing import Appender, GrowingFile, open_to_resume
 from vgg16gpu.io.results.jsonl_rows import JsonlForm
 from vgg16gpu.io.results.record import RecordFile, RunRecord
 from vgg16gpu.io.results.results import ResultWriter

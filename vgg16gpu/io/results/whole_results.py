@@ -1,27 +1,142 @@
-"""Results in files that are whole or not there: .npy, .npz, .txt, .json.
-
-Rows go to temporary files beside the target as they come, so memory does not grow with them; the end makes the file of
-them and gives it its name, in the place of an older one. That is so, too, when a run is interrupted: the file then has
-the rows so far. A run that is killed leaves nothing new but its temporary files (.NAME.*.tmp).
-"""
+"""Results in files without resume: .npy, .npz, .txt, .json."""
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import os
 import shutil
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import atomic_writer, target_of, write_error
 from vgg16gpu.io.foreign.outputs import OutputLock, temporary_path
 from vgg16gpu.io.results.columns import Columns
-from vgg16gpu.io.results.parts import ArrayPart, JsonPart, Part, TextPart, array_header
+from vgg16gpu.io.results.growing import Appender
+from vgg16gpu.io.results.jsonl_rows import FINITE, quoted
+from vgg16gpu.io.results.number_texts import row_texts
 from vgg16gpu.io.results.results import ResultWriter
-from vgg16gpu.io.scores import PredictionBatch
+from vgg16gpu.io.scores import Array, PredictionBatch, Scores
+
+_AS_THEY_ARE: Final[dict[str, str]] = {}
+
+
+class Part(ABC):
+    """A temporary file with a row for each input."""
+
+    def __init__(self, path: Path, header: bytes = b"") -> None:
+        """A new file. Raises OSError."""
+        self.path = path
+        self._header = header
+        self._appender = Appender(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+
+    @property
+    def rows(self) -> int:
+        """Whole ones."""
+        return self._appender.rows
+
+    def write(self, answers: PredictionBatch) -> None:
+        """A row for each answer. Raises OSError, and the whole ones before the fault stay."""
+        if self._header and not self._appender.written.size:
+            self._appender.append([self._header], rows_each=0)
+        self._appender.append(self._rows(answers))
+
+    def end(self, rows: int) -> None:
+        """Make a valid file of so many of the rows, and bring it to the disk. Raises OSError; may be called again."""
+        self._end(self._appender, rows)
+        os.fsync(self._appender.descriptor)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        os.close(self._appender.descriptor)
+
+    def _end(self, appender: Appender, rows: int) -> None:  # noqa: ARG002 - an array is cut after so many
+        """Write what is behind the last row or before the first."""
+        appender.settle()
+
+    @abstractmethod
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
+        """What to append."""
+
+
+class TextPart(Part):
+    """White-space separated numbers, a line a row; NaN is nan."""
+
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
+        rows = row_texts(answers.scores.reshape(len(answers.names), -1), " ", _AS_THEY_ARE)
+        return [f"{row}\n".encode() for row in rows]
+
+
+class JsonPart(Part):
+    """A list of objects with `input` and `scores`, nested as the output is; NaN and infinite numbers are null."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        """For rows of scores of this shape."""
+        super().__init__(path, b"[")
+        self._template = _nested(shape) if len(shape) != 1 else None
+        self._is_ended = False
+
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
+        lists = self._lists(answers.scores.reshape(len(answers.names), -1))
+        pairs = zip(answers.names, lists, strict=True)
+        objects = [f'{{"input": {quoted(name)}, "scores": {scores}}}' for name, scores in pairs]
+        return [f"{', ' * (self.rows + i > 0)}{text}".encode() for i, text in enumerate(objects)]
+
+    def _lists(self, rows: Scores) -> list[str]:
+        texts = row_texts(rows, ", ", FINITE)
+        if self._template is None:
+            return [f"[{text}]" for text in texts]
+        return [self._template % tuple(text.split(", ")) for text in texts]
+
+    def _end(self, appender: Appender, rows: int) -> None:
+        super()._end(appender, rows)
+        if not self._is_ended:
+            appender.append([b"]\n"], rows_each=0)
+            self._is_ended = True
+
+
+class ArrayPart(Part):
+    """An array of numpy's. The header is written at the end again, in as many bytes, with the number of rows."""
+
+    def __init__(self, path: Path, output: int, rows: Array) -> None:
+        """For an output of the model, by its place, that has such rows."""
+        self._output = output
+        self._dtype, self._shape = rows.dtype, rows.shape[1:]
+        self._row_size = rows.dtype.itemsize * math.prod(self._shape)
+        super().__init__(path, array_header(self._dtype, (0, *self._shape)))
+
+    def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
+        array = (answers.scores, *answers.others)[self._output]
+        data = np.ascontiguousarray(array, self._dtype).tobytes()
+        return [data[i : i + self._row_size] for i in range(0, len(data), self._row_size)]
+
+    def _end(self, appender: Appender, rows: int) -> None:
+        super()._end(appender, rows)
+        appender.cut(len(self._header) + rows * self._row_size)
+        os.pwrite(appender.descriptor, array_header(self._dtype, (rows, *self._shape)), 0)
+
+
+def array_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
+    """How a .npy file begins. Its length is the same for any number of rows: numpy leaves room for their digits."""
+    stream = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def _nested(shape: tuple[int, ...]) -> str:
+    """A template of nested JSON lists with a %s for each number."""
+    empty: Any = np.full(shape, "%s").tolist()
+    return json.dumps(empty).replace('"', "")
+
 
 _NAMES_AT_A_TIME: Final = 4096
 _COPIED_AT_A_TIME: Final = 1 << 20  # bytes

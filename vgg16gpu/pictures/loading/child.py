@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loading.job import LoaderJob, Names, read_job
-from vgg16gpu.pictures.loading.messages import LoaderEnded, slot_line
+from vgg16gpu.pictures.loading.job import LoaderEnded, LoaderJob, Names, read_job, slot_line
 from vgg16gpu.pictures.loading.pace import SWITCHING, Pace, Seconds
 from vgg16gpu.pictures.loading.shared import SharedBufferPool
 from vgg16gpu.pictures.loading.worker import DecodeThread

@@ -1,19 +1,26 @@
-"""What processes that load pictures are told, in a memory file that all of them map: names of files are there once."""
+"""What a loading process is told and tells, and how processes of this package are started."""
 
 from __future__ import annotations
 
 import json
 import mmap
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, overload
+from pathlib import Path
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.loading.pace import Seconds
+from vgg16gpu.pictures.loading.shared import SharedBufferPool
+from vgg16gpu.pictures.slots import Failure, SampleRow, Slot
 
 _HEAD: Final = 8  # bytes: the length of the description
 _ORDER: Final = "little"
@@ -85,3 +92,68 @@ def read_job(descriptor: int) -> tuple[LoaderJob, Names]:
     fields["first"] = tuple(fields["first"])
     ends = np.frombuffer(data, np.int64, count + 1, start)
     return LoaderJob(spec=spec, **fields), Names(data[start + 8 * (count + 1) :], ends)
+
+
+@dataclass(frozen=True)
+class LoaderEnded:
+    """A process is done. decoded: pictures; threads: that have begun."""
+
+    decoded: int
+    threads: int
+    seconds: Seconds
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        return _line(asdict(self))
+
+
+def slot_line(slot: Slot) -> bytes:
+    """A slot that is full, as it is sent. Names are left out: they are those of the files."""
+    rows = [(row.file, *row[3:]) for row in slot.rows]
+    failures = [(failure.file, failure.problem) for failure in slot.failures]
+    return _line([slot.number, slot.used, slot.needed, rows, failures, slot.ends])
+
+
+def read_line(line: bytes, ring: SharedBufferPool, files: Sequence[str]) -> Slot | LoaderEnded:
+    """What was sent."""
+    told: Any = json.loads(line)
+    if isinstance(told, dict):
+        return LoaderEnded(told["decoded"], told["threads"], Seconds(**told["seconds"]))
+    number, used, needed, rows, failures, ends = told
+    slot = ring.slot(number)
+    slot.used, slot.needed = used, needed
+    slot.rows = [SampleRow(file, 0, files[file], *places) for file, *places in rows]
+    slot.failures = [Failure(file, 0, files[file], problem) for file, problem in failures]
+    slot.ends = [(file, count) for file, count in ends]
+    return slot
+
+
+def _line(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
+def start_child(module: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Run `main` of a module, whose arguments are numbers of descriptors that it shares with this process.
+
+    It imports what this process would. Ctrl-C does not reach it: that is for this process, which ends its children.
+    Raises OSError.
+    """
+    paths = [path or str(Path.cwd()) for path in sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", f"from {module} import main; main()", *map(str, descriptors)],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        start_new_session=True,
+    )
+
+
+def how_it_ended(status: int) -> str:
+    """What to say of a process that ended before its work did: "was ended by SIGKILL"."""
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

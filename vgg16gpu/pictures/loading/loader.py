@@ -1,9 +1,4 @@
-"""Files to samples in slots: read, decoded and, where no device does it, fitted by threads of this process.
-
-Each thread takes the next file, and fills a slot of its own until that is full; so slots come in any order, and
-`pictures/loading/order.py` puts what they say into the order of the files. Nothing is pickled, and the decoders let go
-of the interpreter's lock. What is under way is bounded: bytes by the ring, files by a window.
-"""
+"""Fill buffers with the samples of files, by threads of this process."""
 
 from __future__ import annotations
 
@@ -12,13 +7,46 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Pace, Seconds
 from vgg16gpu.pictures.loading.worker import DecodeThread
 from vgg16gpu.pictures.slots import BufferPool, Closed, SampleRow, Slot
+
+T = TypeVar("T")
+
+
+class InOrder(Generic[T]):
+    """Values by (file, sample), from `first` on. A file is over when `end` has told how many samples it holds."""
+
+    def __init__(self, first: tuple[int, int] = (0, 0)) -> None:
+        self.file, self._sample = first  # `file`: the first that is not over
+        self._values: dict[tuple[int, int], T] = {}
+        self._ends: dict[int, int] = {}
+
+    def add(self, file: int, sample: int, value: T) -> None:
+        """A value; what lies before it may come later."""
+        self._values[file, sample] = value
+
+    def end(self, file: int, samples: int) -> None:
+        """How many samples a file has."""
+        self._ends[file] = samples
+
+    def ready(self) -> list[T]:
+        """The values whose turn has come, each given out once."""
+        found: list[T] = []
+        while True:
+            if (value := self._values.pop((self.file, self._sample), None)) is not None:
+                found.append(value)
+                self._sample += 1
+            elif self._ends.get(self.file) == self._sample:
+                del self._ends[self.file]
+                self.file, self._sample = self.file + 1, 0
+            else:
+                return found
+
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more

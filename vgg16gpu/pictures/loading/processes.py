@@ -19,11 +19,9 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.child import NUMBER_NBYTES, ORDER
-from vgg16gpu.pictures.loading.job import LoaderJob
+from vgg16gpu.pictures.loading.job import LoaderEnded, LoaderJob, how_it_ended, read_line, start_child
 from vgg16gpu.pictures.loading.loader import THREADS_EACH, WINDOW, Loader
-from vgg16gpu.pictures.loading.messages import LoaderEnded, read_line
 from vgg16gpu.pictures.loading.shared import SharedBufferPool
-from vgg16gpu.pictures.loading.start import how_it_ended, start_child
 from vgg16gpu.pictures.loading.worker import DecodeThread
 from vgg16gpu.pictures.slots import Closed, Slot
 

@@ -1,4 +1,4 @@
-"""What batches gave, as answers in the order of the files: ranked, and joined across batches."""
+"""Results of batches, back in the order of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.scores import PredictionBatch, Ranked, ranked
-from vgg16gpu.pictures.loading.order import InOrder
+from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+from vgg16gpu.pictures.loading.loader import InOrder
 from vgg16gpu.pictures.slots import Failure
 from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.program.types import HasFacts
@@ -134,3 +135,27 @@ def _by_block(answers: Sequence[_Answer]) -> Iterable[tuple[_BatchRows, list[int
             places.append(i)
             rows.append(answer.row)
     return found.values()
+
+
+def first_open(done: Sequence[str], listing: Listing) -> tuple[tuple[int, int], list[str]]:
+    """The (file, sample) behind the rows that are done, and whose rows these are by the listing.
+
+    done: names of rows; a file of numbers has a row for each sample.
+    """
+    file, sample, names = 0, 0, []
+    for name in done:
+        if file < len(listing.files) and sample and not _is_sample(name, listing.files[file]):
+            file, sample = file + 1, 0
+        if file == len(listing.files):
+            break
+        if listing.files[file] in listing.numbers and _is_sample(name, listing.files[file]):
+            names.append(name)
+            sample += 1
+        else:
+            names.append(listing.files[file])
+            file += 1
+    return (file, sample), names
+
+
+def _is_sample(name: str, file: str) -> bool:
+    return name.startswith("standard input" if file == STANDARD_INPUT else file)

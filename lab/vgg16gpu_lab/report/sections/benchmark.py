@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.layers import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.plot import draw
 from vgg16gpu.bench.records.record import (
