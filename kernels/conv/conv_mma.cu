@@ -2,24 +2,28 @@
 //           ow*SW-PL+kw, c] * weight[oc,kh,kw,c]) + bias[oc])))
 // Layouts:  inp (N,H,W,CP) of ELEMENT, CP * element bytes a multiple of 16; weight (OC,KH,KW,CP) of ELEMENT (int8 for
 //           U8 and S8); bias, dequant, out_scale float, OC rounded up to 64 of each; out (N,OH,OW,pitch) of
-//           OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart.
-// Mapping:  implicit GEMM. Rows are output channels, columns output pixels, k runs over (kh, kw, c). Block: TILE_OC x
-//           TILE_PX, neighbours share pixels. Warp: WARP_OC x WARP_PX through mma.sync (mma.cuh). With POOL four
-//           consecutive columns are one 2x2 pooling window, and a thread has all four.
+//           OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart. Pairs of float16: all high
+//           halves of inp and out before all low ones, CP a multiple of 32, weight (CP/16,KH,KW,2,OCP,16), high before
+//           low, OCP = OC rounded up to 64.
+// Mapping:  implicit GEMM. Rows are output channels, columns output pixels, k runs over (kh, kw, c), of pairs over (c
+//           by 16, kh, kw), 64 bytes each time. Block: TILE_OC x TILE_PX, neighbours share pixels. Warp: WARP_OC x
+//           WARP_PX through mma.sync (mma.cuh). With POOL four consecutive columns are one 2x2 pooling window, and a
+//           thread has all four.
 // Tiles:    TILE_OC (128), TILE_PX (128), WARP_OC (64): 32 or 64, WARP_PX (64): a multiple of 16; K_NBYTES (128): 64
 //           or 128 bytes of k in a stage; STAGES (3), MIN_BLOCKS on a multiprocessor (2), POOL (0); ELEMENT (1): 1
-//           float16, 2 bfloat16, 4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
+//           float16, 2 bfloat16, 3 pairs, 4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
 // Shared:   STAGES*(TILE_OC+TILE_PX)*K_NBYTES bytes, dynamic; 32*(TILE_OC/WARP_OC)*(TILE_PX/WARP_PX) threads.
-// Cost:     2*N*OH*OW*OC*KH*KW*C FLOP. Global reads: (1/TILE_OC + 1/TILE_PX)*KH*KW*CP elements per output. A warp of
-//           64x64 reads 4 KB of shared memory for 32 products.
-// Sums:     one chain of products per output in the order of k: the same bits for every tile, batch and position.
+// Cost:     2*N*OH*OW*OC*KH*KW*C FLOP, three times that for pairs. Global reads: (1/TILE_OC + 1/TILE_PX)*KH*KW*CP
+//           elements per output. A warp of 64x64 reads 4 KB of shared memory for 32 products.
+// Sums:     one chain of products per output in the order of k; pairs: as PairWarpProduct has them (mma_pairs.cuh): the
+//           same bits for every tile, batch and position.
 // Edges:    any KH, KW, stride, padding; what lies beyond the tensors is loaded as zero and not stored; channels from
-//           OC up to pitch are stored as zero. dequant is read for 8-bit ELEMENT alone, out_scale for 8-bit
-//           OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do. uint8 and int8: rint(v *
-//           out_scale), saturated.
+//           OC up to pitch are stored as zero. dequant is read for 8-bit ELEMENT and pairs, out_scale for 8-bit and
+//           paired OUT_ELEMENT, maxima written for OUT_ELEMENT 1 and 3: else any pointer will do. uint8 and int8:
+//           rint(v * out_scale), saturated.
 // Why:      the tensor-core convolution of every card since Turing, for every layer, and of the CPU.
 #include "implicit_gemm.cuh"
-#include "mma.cuh"
+#include "mma_pairs.cuh"
 
 #ifndef TILE_OC
 #define TILE_OC 128
@@ -52,6 +56,8 @@
 #define OUT_ELEMENT 1
 #endif
 
+constexpr bool IS_PAIR = ELEMENT == F16_PAIR;
+constexpr bool RECORDS = has_magnitudes(OUT_ELEMENT);
 constexpr int NBYTES = element_nbytes(ELEMENT);
 constexpr int WARPS_OC = TILE_OC / WARP_OC;
 constexpr int THREADS = 32 * WARPS_OC * (TILE_PX / WARP_PX);
@@ -72,9 +78,18 @@ static_assert(WARP_PX % 16 == 0, "pixels are read from shared memory 16 at a tim
 static_assert(TILE_OC % WARP_OC == 0 && TILE_PX % WARP_PX == 0, "warps must cover the tile");
 static_assert(TILE_PX % ROWS_PER_LOAD == 0 && TILE_OC % ROWS_PER_LOAD == 0, "tiles are fetched in whole rounds");
 
-typedef OperandsOf<ELEMENT>::Type Elements;
-typedef WarpProduct<Elements, MT, NT, K_NBYTES> Product;
-typedef RowFetcher<TILE_OC, K_NBYTES, THREADS, MT> WeightFetcher;
+template <bool OF_PAIRS>
+struct PartsOf {
+  typedef WarpProduct<OperandsOf<ELEMENT>::Type, MT, NT, K_NBYTES> Product;
+  typedef RowFetcher<TILE_OC, K_NBYTES, THREADS, MT> WeightFetcher;
+};
+template <>
+struct PartsOf<true> {
+  typedef PairWarpProduct<MT, NT, K_NBYTES> Product;
+  typedef PairFetcher<TILE_OC, K_NBYTES, THREADS, MT> WeightFetcher;
+};
+typedef PartsOf<IS_PAIR>::Product Product;
+typedef PartsOf<IS_PAIR>::WeightFetcher WeightFetcher;
 
 struct Shape {
   int rows;    // output pixels that take part: N*OH*OW
@@ -97,11 +112,12 @@ struct PixelFetcher {
   int pixel_offset[LOADS];  // bytes from there to tap (0, 0), channel 0; may lie outside, then it is not read
   int origin[LOADS];        // map row and column of tap (0, 0), 16 bits each
   unsigned valid;           // bit l: whether the current tap of load l lies in the map
-  int kh, kw, c;            // of the next fetch, advanced by K_NBYTES each time instead of divided
+  int kh, kw, c;            // of the next fetch, advanced each time instead of divided
 
   __device__ __forceinline__ PixelFetcher(const Shape& s, const char* inp, int column0) {
     const int n0 = column0 / (s.OH * s.OW);
-    first_image = inp + (long long)n0 * s.H * s.W * s.C;
+    const long long image = (long long)s.H * s.W * s.C;
+    first_image = inp + n0 * image + (IS_PAIR ? threadIdx.x / 2 % 2 * (s.rows / (s.OH * s.OW) * image) : 0);
     UNROLL
     for (int l = 0; l < LOADS; l++) {
       const int column = column0 + column_of_row(threadIdx.x / PIECES + l * ROWS_PER_LOAD);
@@ -111,10 +127,28 @@ struct PixelFetcher {
       pixel_offset[l] = (((n - n0) * s.H + ih) * s.W + iw) * s.C;
       origin[l] = (column < s.rows ? ih : FAR_ABOVE) * 65536 + (iw & 65535);  // beyond the tensor looks like padding
     }
-    const int k = threadIdx.x % PIECES * 16, tap = k / s.C;
-    c = k - tap * s.C;
-    kh = tap / s.KW;
-    kw = tap - kh * s.KW;
+    if (IS_PAIR) {
+      kh = kw = 0;
+      c = threadIdx.x % 2 * 16;
+      advance_groups(s, threadIdx.x % PIECES / 4);
+    } else {
+      const int k = threadIdx.x % PIECES * 16, tap = k / s.C;
+      c = k - tap * s.C;
+      kh = tap / s.KW;
+      kw = tap - kh * s.KW;
+      enter_tap(s);
+    }
+  }
+
+  // By groups of 16 pairs: all taps, then the next channels.
+  __device__ __forceinline__ void advance_groups(const Shape& s, int count) {
+    for (int i = 0; i < count; i++) {
+      if (++kw < s.KW) continue;
+      kw = 0;
+      if (++kh < s.KH) continue;
+      kh = 0;
+      c += PRODUCT_NBYTES;
+    }
     enter_tap(s);
   }
 
@@ -135,6 +169,7 @@ struct PixelFetcher {
     UNROLL
     for (int l = 0; l < LOADS; l++)
       copy16_async(target + l * ROWS_PER_LOAD * K_NBYTES, source + pixel_offset[l], valid >> l & 1);
+    if (IS_PAIR) return advance_groups(s, K_NBYTES / PAIR_NBYTES);
     c += K_NBYTES;
     if (c < s.C) return;
     do {
@@ -172,8 +207,8 @@ struct Channels {
     for (int v = 0; v < CHANNELS; v += 4) {
       const bool in_range = oc < (OC + 63) / 64 * 64;
       unpack4(bias + v, load4(all_bias + (in_range ? oc + v : 0)));
-      if (NBYTES == 1) unpack4(dequant + v, load4(all_dequant + (in_range ? oc + v : 0)));
-      if (element_nbytes(OUT_ELEMENT) == 1) unpack4(scale + v, load4(all_scale + (in_range ? oc + v : 0)));
+      if (has_scale(ELEMENT)) unpack4(dequant + v, load4(all_dequant + (in_range ? oc + v : 0)));
+      if (has_scale(OUT_ELEMENT)) unpack4(scale + v, load4(all_scale + (in_range ? oc + v : 0)));
     }
   }
 
@@ -182,11 +217,13 @@ struct Channels {
                                          float (&value)[CHANNELS]) const {
     UNROLL
     for (int v = 0; v < CHANNELS; v++) {
+      const bool is_real = v < real;
       UNROLL
       for (int w = 0; w < WINDOW; w++) {
         const int column = output * WINDOW + w;  // of the thread's: two in each eight
-        const float x =
-            finish(product.sum[v / 2][column / 2][v % 2 * 2 + column % 2], dequant[v], bias[v], v < real, activation);
+        const auto sum = product.sum[v / 2][column / 2][v % 2 * 2 + column % 2];
+        const float x = IS_PAIR ? finish_scaled(sum, dequant[v], bias[v], is_real, activation)
+                                : finish(sum, dequant[v], bias[v], is_real, activation);
         value[v] = w == 0 ? x : max_nan(value[v], x);
       }
     }
@@ -225,14 +262,19 @@ __device__ __forceinline__ void store_tile(void* out, int* maxima, int maxima_st
     float value[CHANNELS];
     channels.values(product, output, activation, value);
     const PackedValues<OUT_ELEMENT, CHANNELS> packed(value, channels.scale);
-    if (stored) packed.store(out, column / WINDOW * pitch + channels.first, pitch - channels.first);
-    if (OUT_ELEMENT != F16) continue;
+    if (stored) {
+      const long long index = column / WINDOW * pitch + channels.first;
+      packed.store_planes(static_cast<char*>(out) + index * element_nbytes(OUT_ELEMENT), pitch - channels.first,
+                          2ll * (s.rows / WINDOW) * pitch);
+    }
+    if (!RECORDS) continue;
     magnitude[output] = 0;
     UNROLL
     for (int v = 0; v < CHANNELS; v++)
-      magnitude[output] = max(magnitude[output], stored ? magnitude_bits(value[v]) : 0);
+      magnitude[output] =
+          max(magnitude[output], stored ? magnitude_bits(IS_PAIR ? value[v] * channels.scale[v] : value[v]) : 0);
   }
-  if (OUT_ELEMENT == F16) record(maxima, maxima_stride, magnitude, s, column0);
+  if (RECORDS) record(maxima, maxima_stride, magnitude, s, column0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
@@ -245,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
   const int oc_tiles = (OC + TILE_OC - 1) / TILE_OC;
   const int oc0 = blockIdx.x % oc_tiles * TILE_OC, column0 = blockIdx.x / oc_tiles * TILE_PX;
   const int warp_oc = threadIdx.x / 32 % WARPS_OC * WARP_OC, warp_px = threadIdx.x / 32 / WARPS_OC * WARP_PX;
-  const int k_nbytes = KH * KW * s.C;
+  const int k_nbytes = KH * KW * s.C * (IS_PAIR ? 2 : 1);
 
   Fetcher fetcher{s, WeightFetcher(weight, oc0, OC, 0, k_nbytes, k_nbytes),
                   PixelFetcher(s, static_cast<const char*>(inp), column0)};
@@ -253,6 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
   for_each_stage<STAGES, STAGE_NBYTES>(shared, (k_nbytes + K_NBYTES - 1) / K_NBYTES, fetcher, [&](const char* stage) {
     product.add(stage + warp_oc * K_NBYTES, stage + WEIGHT_NBYTES + warp_px * K_NBYTES);
   });
+  product.finish();
 
   const Channels channels(dequant, bias, out_scale, oc0 + warp_oc + threadIdx.x % 32 / 4 * CHANNELS, OC);
   store_tile(out, maxima, maxima_stride, product, channels, s, column0 + warp_px, pitch, ACTIVATION(activation));

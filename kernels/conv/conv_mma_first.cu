@@ -22,9 +22,7 @@
 //           make. There is no im2col: a pixel takes four channel slots, 8 bytes; an entry of a row in shared memory is
 //           the pixels x and x+1, or x+2 and zeros, so that two of them, the operand of a product, are a kernel row,
 //           and whatever is not finite meets no other pixel's zeros.
-#include "mma.cuh"
-
-enum : int { IMAGE_F32 = 0, IMAGE_U8 = 1 };
+#include "first_image.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT 1
@@ -35,12 +33,6 @@ enum : int { IMAGE_F32 = 0, IMAGE_U8 = 1 };
 #ifndef OUT_ELEMENT
 #define OUT_ELEMENT ELEMENT
 #endif
-#ifndef IMAGE
-#define IMAGE 0
-#endif
-#ifndef IN_CHANNELS
-#define IN_CHANNELS 3
-#endif
 #ifndef TILE_COLUMNS
 #define TILE_COLUMNS 32
 #endif
@@ -48,7 +40,6 @@ enum : int { IMAGE_F32 = 0, IMAGE_U8 = 1 };
 #define MIN_BLOCKS 4
 #endif
 
-constexpr int C = IN_CHANNELS;
 constexpr bool INTEGERS = X_ELEMENT == U8 || X_ELEMENT == S8;
 constexpr bool RECORDS = OUT_ELEMENT == F16;  // magnitudes
 constexpr int THREADS = TILE_COLUMNS / 8 * 32;
@@ -62,34 +53,11 @@ constexpr int AT_ONCE = 5;                   // pixels of a thread that are read
 constexpr unsigned INFINITE = 0x7f800000u;   // bits of a float
 constexpr unsigned OVERFLOWS = 0x477ff000u;  // 65520, which float16 rounds to infinity
 
-static_assert(C >= 1 && C <= 4, "a pixel has four channel slots");
 static_assert(TILE_COLUMNS % 8 == 0, "columns are multiplied by eight");
 static_assert(ELEMENT == F16 || (ELEMENT == BF16 && !INTEGERS), "a channel slot has 16 bits, and holds every integer");
 static_assert(INTEGERS || (X_ELEMENT == ELEMENT && OUT_ELEMENT == ELEMENT), "only integers are converted");
 
 typedef OperandsOf<ELEMENT>::Type Elements;
-
-// Where the source keeps a value, and what a read value means. hw: pixels of a channel.
-template <int KIND>
-struct ImageAs;
-
-template <>
-struct ImageAs<IMAGE_F32> {
-  typedef float Raw;
-  static __device__ __forceinline__ int offset(int c, int pixel, int hw) { return c * hw + pixel; }
-  static __device__ __forceinline__ float value(Raw raw, float, float) { return raw; }
-};
-
-template <>
-struct ImageAs<IMAGE_U8> {
-  typedef unsigned char Raw;
-  static __device__ __forceinline__ int offset(int c, int pixel, int) { return pixel * C + c; }
-  static __device__ __forceinline__ float value(Raw raw, float scale, float shift) {
-    return fmaf(static_cast<float>(raw), scale, shift);
-  }
-};
-
-typedef ImageAs<IMAGE> Image;
 
 // What makes operands of the pixels that a thread reads.
 struct Pixels {

@@ -35,6 +35,10 @@ struct OperandsOf<F16> {
   typedef Fp16 Type;
 };
 template <>
+struct OperandsOf<F16_PAIR> {
+  typedef Fp16 Type;  // of each half
+};
+template <>
 struct OperandsOf<BF16> {
   typedef Bf16 Type;
 };
@@ -212,6 +216,8 @@ struct WarpProduct {
       add_products<Operands_>(sum, fragments[step % 2].a, fragments[step % 2].b);
     }
   }
+
+  __device__ __forceinline__ void finish() {}  // the sums are whole
 };
 
 // Brings ROWS rows of a matrix in memory, `pitch` bytes apart, to a tile in shared memory, ROW_NBYTES of k a call. MT >

@@ -13,6 +13,12 @@ __device__ __forceinline__ constexpr int element_nbytes(int element) {
   return element == F32 ? 4 : element == U8 || element == S8 ? 1 : 2;
 }
 
+// Whether sums of products of an element, or what is stored of it, have scales, and whether magnitudes are recorded.
+__device__ __forceinline__ constexpr bool has_scale(int element) {
+  return element == U8 || element == S8 || element == F16_PAIR;
+}
+__device__ __forceinline__ constexpr bool has_magnitudes(int element) { return element == F16 || element == F16_PAIR; }
+
 // The nearest float16 (ties to even) of two values, `low` in the low half.
 __device__ __forceinline__ unsigned pack2_f16(float low, float high) {
 #ifdef __CUDACC__
@@ -55,6 +61,14 @@ __device__ __forceinline__ float f16_value(unsigned short bits) {
 #else
   return cpu::f16_value(bits);
 #endif
+}
+
+// The nearest float16 of two values in one word; what that leaves of them stays.
+__device__ __forceinline__ unsigned take2_f16(float& low, float& high) {
+  const unsigned taken = pack2_f16(low, high);
+  low -= f16_value(static_cast<unsigned short>(taken));
+  high -= f16_value(static_cast<unsigned short>(taken >> 16));
+  return taken;
 }
 
 // The value of v's nearest float16.
@@ -111,6 +125,23 @@ __device__ __forceinline__ unsigned quantise4(const float (&v)[4]) {
 #endif
 }
 
+// Words to memory that is aligned to all of them, 16 bytes at most at once; only the first `nbytes`.
+template <int WORDS>
+__device__ __forceinline__ void store_words(char* place, const unsigned (&word)[WORDS], int nbytes) {
+  constexpr int WIDTH = WORDS < 4 ? WORDS : 4;  // words that go out at once
+  unsigned* target = reinterpret_cast<unsigned*>(place);
+  UNROLL
+  for (int w = 0; w < WORDS; w += WIDTH) {
+    if (w > 0 && w * 4 >= nbytes) break;
+    if constexpr (WIDTH == 4)
+      *reinterpret_cast<uint4*>(target + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
+    else if constexpr (WIDTH == 2)
+      *reinterpret_cast<uint2*>(target + w) = make_uint2(word[w], word[w + 1]);
+    else
+      target[w] = word[w];
+  }
+}
+
 // `LENGTH` (4 or 8) values of an element in 32-bit words, in order.
 template <int ELEMENT_, int LENGTH>
 struct PackedValues {
@@ -142,18 +173,32 @@ struct PackedValues {
   }
 
   __device__ __forceinline__ void store(char* place, int room) const {
-    constexpr int WIDTH = WORDS < 4 ? WORDS : 4;  // words that go out at once
-    unsigned* target = reinterpret_cast<unsigned*>(place);
+    store_words(place, word, room * element_nbytes(ELEMENT_));
+  }
+
+  // As pairs have it; there is one plane.
+  __device__ __forceinline__ void store_planes(char* place, int room, long long) const { store(place, room); }
+};
+
+// The same of pairs: value * scale = the float16 in `word` + those in `rest`.
+template <int LENGTH>
+struct PackedValues<F16_PAIR, LENGTH> {
+  static constexpr int WORDS = LENGTH / 2;
+  unsigned word[WORDS], rest[WORDS];
+
+  __device__ __forceinline__ PackedValues(const float* value, const float* scale) {
     UNROLL
-    for (int w = 0; w < WORDS; w += WIDTH) {
-      if (w > 0 && w * 4 / element_nbytes(ELEMENT_) >= room) break;
-      if constexpr (WIDTH == 4)
-        *reinterpret_cast<uint4*>(target + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
-      else if constexpr (WIDTH == 2)
-        *reinterpret_cast<uint2*>(target + w) = make_uint2(word[w], word[w + 1]);
-      else
-        target[w] = word[w];
+    for (int w = 0; w < WORDS; w++) {
+      float low = value[2 * w] * scale[2 * w], high = value[2 * w + 1] * scale[2 * w + 1];
+      word[w] = take2_f16(low, high);
+      rest[w] = pack2_f16(low, high);
     }
+  }
+
+  // plane: bytes from a value to its rest.
+  __device__ __forceinline__ void store_planes(char* place, int room, long long plane) const {
+    store_words(place, word, room * 2);
+    store_words(place + plane, rest, room * 2);
   }
 };
 
@@ -178,7 +223,12 @@ __device__ __forceinline__ unsigned max2_magnitudes(unsigned largest, unsigned p
 
 // Raise *maximum to `bits`. A look first: thousands of warps raise one word, and all but a few find it high enough.
 __device__ __forceinline__ void raise_maximum(int* maximum, int bits) {
-  if (*static_cast<volatile int*>(maximum) < bits) atomicMax(maximum, bits);
+#ifdef __CUDACC__
+  const int known = *static_cast<volatile int*>(maximum);
+#else
+  const int known = __atomic_load_n(maximum, __ATOMIC_RELAXED);
+#endif
+  if (known < bits) atomicMax(maximum, bits);
 }
 
 // Raise *maximum, the bits of a float, to the largest magnitude that any lane of the warp has, as float16 stores it.
@@ -223,14 +273,19 @@ __device__ __forceinline__ float activated_as(float v, Activation activation) {
   return activated(v, activation);
 }
 
-// What becomes of a sum: a quantised one gets its scale, then bias and activation. Padded channels are zero even where
-// infinity met a padded weight.
+// What becomes of a sum: one of integers or pairs gets its scale, then bias and activation. Padded channels are zero
+// even where infinity met a padded weight.
 __device__ __forceinline__ float finish(float sum, float, float bias, bool real_channel, Activation activation) {
   const float v = sum + bias;
   return real_channel ? activation(v) : 0.0f;
 }
 
-__device__ __forceinline__ float finish(int sum, float dequant, float bias, bool real_channel, Activation activation) {
-  const float v = fmaf(static_cast<float>(sum), dequant, bias);
+__device__ __forceinline__ float finish_scaled(float sum, float dequant, float bias, bool real_channel,
+                                               Activation activation) {
+  const float v = fmaf(sum, dequant, bias);
   return real_channel ? activation(v) : 0.0f;
+}
+
+__device__ __forceinline__ float finish(int sum, float dequant, float bias, bool real_channel, Activation activation) {
+  return finish_scaled(static_cast<float>(sum), dequant, bias, real_channel, activation);
 }

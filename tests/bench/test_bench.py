@@ -94,6 +94,7 @@ def test_the_json_is_complete(content: dict[str, Any], model: Path) -> None:
     assert content["model"]["input_shape"] == [3, 32, 32]
     assert len(content["model"]["sha256"]) == 64
     assert content["device"]["kind"] == "cpu"
+    assert content["arithmetic"] == {"fp32": "ffma"}
     assert {"date", "system", "cpu", "cores", "device", "cuda", "versions", "commit"} <= set(content["environment"])
     assert {"vgg16gpu", "python", "numpy", "onnx"} <= set(content["environment"]["versions"])
     described = {"layers", "ceilings", "iterations", "cold_start", "order", "peers"}

@@ -238,8 +238,8 @@ def test_wrong_sizes_channels_labels_outputs(tmp_path):
 
 def test_kernels_that_can_do_nothing_here():
     digits = (digit_sample(), "--model", "digits", "--device", "cpu")
-    assert "kernels 'mma': none of them computes an op of this model in fp32" in refused(
-        "infer", *digits, "--kernels", "mma"
+    assert "kernels 'wgmma': none of them computes an op of this model in fp32" in refused(
+        "infer", *digits, "--kernels", "wgmma"
     )
     assert "accepted: auto, wgmma, mma, ffma" in refused("info", "digits", "--device", "cpu", "--kernels", "wgmma")
 

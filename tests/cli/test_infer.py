@@ -97,6 +97,7 @@ def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
     for line, name in zip(lines, ("03x.jpg", "99.png"), strict=True):
         assert line.startswith(f"vgg16gpu: '{folder / name}' is not a readable image")
     report = json.loads(result.stdout)
+    assert (report["kernels"], report["arithmetic"]) == ("auto", "ffma")
     assert [image["name"] for image in report["unreadable"]] == [str(folder / "03x.jpg"), str(folder / "99.png")]
     names = [str(folder / f"{index:02}.png") for index in range(12)]
     assert [item["name"] for item in report["inputs"]] == names

@@ -153,9 +153,22 @@ CASES: Final = (
             ("gemm_mma_finish", (3, 150), "gemm", False),
         )
     ),
+    *(
+        Case(kernel, shape, op, "fp32", "mma", pool=pool)
+        for kernel, shape, op, pool in (
+            ("conv_mma", (2, 20, 6, 7), "conv", False),
+            ("conv_mma", (4, 9, 12, 7), "conv", True),
+            ("conv_mma_3x3", (2, 20, 9, 14), "conv", False),
+            ("conv_mma_3x3", (2, 20, 9, 14), "conv", True),
+            ("gemm_mma_pairs_finish", (3, 150), "gemm", False),
+        )
+    ),
 )
 FEW: Final = Case("conv_few", (2, 70, 9, 14), "few", "fp16", "mma")
-FIRST: Final = tuple(Case("conv_mma_first", (3, 3, 9, 14), "conv", each, "mma") for each in ("fp16", "bf16"))
+FIRST: Final = (
+    *(Case("conv_mma_first", (3, 3, 9, 14), "conv", each, "mma") for each in ("fp16", "bf16")),
+    Case("conv_mma_first_pairs", (3, 3, 9, 14), "conv", "fp32", "mma"),
+)
 HOPPER: Final = tuple(
     Case(kernel, shape, op, precision, "wgmma", pool=pool)
     for precision in ("fp32", "fp16", "bf16")
@@ -266,15 +279,15 @@ def test_an_input_is_clipped_as_it_is_taken_in(device: Device, precision: str, k
 
 
 @pytest.mark.parametrize("element", ["float32", "uint8"])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_first_layer_clips_its_input(device: Device, precision: str, element: str) -> None:
     with mock.patch.object(conv_mma_first, "KINDS", ("cuda", "cpu")):
         fused, apart = taken(device, precision, "mma", inputs(element))
     (first,) = fused.program.input.entries[element].steps
-    assert first.kernel.name == "conv_mma_first"
+    assert first.kernel.name == ("conv_mma_first_pairs" if precision == "fp32" else "conv_mma_first")
     assert {("CLIPS", 1), ("CLIPS_INPUT", 1)} <= {*first.kernel.defines}
     arguments(first)
-    tolerance = {"fp16": 1e-2, "bf16": 8e-2}[precision]
+    tolerance = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 8e-2}[precision]
     expected = apart.outputs[0]
     assert np.abs(fused.outputs[0] - expected).max() <= tolerance * np.abs(expected).max()
 
@@ -320,6 +333,6 @@ def test_every_kernel_with_an_activation_has_a_case() -> None:
     names = {re.findall(r"(\w+)\s*\(", re.sub(r"__\w+__\s*\([^()]*\)", "", part))[0] for part in taking}
     assert known == names
     edges = {name for name, text in sources.items() if "INPUT_PARAMETERS" in text}
-    first_layers = {"conv_first.cu", "conv_first_two.cu", "conv_mma_first.cu"}
+    first_layers = {"conv_first.cu", "conv_first_two.cu", "conv_mma_first.cu", "conv_mma_first_pairs.cu"}
     assert edges == {"layout.cu", "preprocess.cu", *first_layers}
     assert edges - first_layers <= {*AT_THE_EDGES}

@@ -74,7 +74,7 @@ HALO_MUTANTS = (
     Mutant(
         "infinity in the padding",
         "conv_mma_3x3.cu",
-        Edit("if (oc + CHANNELS > OC) product.clear_from(OC - oc);", ""),
+        Edit("if (oc + CHANNELS > OC) clear_from(product.sum, OC - oc);", ""),
         HALO_INFINITY,
     ),
     Mutant(
@@ -315,7 +315,7 @@ MMA_MUTANTS = (
     Mutant(
         "channels behind the last not zeroed on tensor cores",
         "conv_mma.cu",
-        Edit("v < real, activation", "true, activation"),
+        Edit("is_real = v < real;", "is_real = true;"),
         INFINITY,
     ),
     Mutant(

@@ -14,7 +14,7 @@ from tests.support.kernel_harness import Result
 from tests.support.wgmma_harness import FullyCase, Trial, build_together
 from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
 from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import HaloTile
-from vgg16gpu.compiler.lowering.gemm import gemm_mma
+from vgg16gpu.compiler.lowering.gemm import gemm_mma, gemm_mma_pairs
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
@@ -51,7 +51,8 @@ class MmaTrial(Trial):
         """While this lasts, the planner takes the trial's tiles, and the first layer's kernel as it says."""
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(conv_mma_first, "KINDS", self.first_on))
-            for module, tile in ((conv_mma, self.conv_tile), (gemm_mma, self.gemm_tile)):
+            tiles = ((conv_mma, self.conv_tile), (gemm_mma, self.gemm_tile), (gemm_mma_pairs, self.gemm_tile))
+            for module, tile in tiles:
                 if tile is not None:
                     stack.enter_context(mock.patch.object(module, "_tile", return_value=tile))
             yield

@@ -185,6 +185,7 @@ def _measure_precision(
     findings: Findings,
     say: Say,
 ) -> None:
+    findings.arithmetic[precision] = engine.plan.arithmetic
     say(f"{precision}: loading the peers")
     peers = fleet.open(_setting(wanted, model, precision, engine))
     bench = _Bench(engine, precision, model, peers, _effort(wanted, findings.kind), findings, say)

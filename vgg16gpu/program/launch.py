@@ -301,6 +301,12 @@ class CompiledModel:
     second_passes: tuple[LaunchPlan, ...] = ()
 
     @property
+    def arithmetic(self) -> str:
+        """Return for records which kernels on tensor cores multiply, and whether they do so in pairs; else "ffma"."""
+        families = sorted({*self.families.values()} - {"ffma"})
+        return ", ".join((*families, *(("pairs of float16",) if self.second_passes else ()))) or "ffma"
+
+    @property
     def all_programs(self) -> tuple[LaunchPlan, ...]:
         """Every program that runs or builds need, without `second_passes`."""
         extra = (self.second_pass, self.calibration.program if self.calibration else None)

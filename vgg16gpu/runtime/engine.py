@@ -258,7 +258,8 @@ class Engine(Closing):
         may be 0. Returns one array, or a tuple for several outputs, with N rows each; an output that does not have a
         row for each image comes whole, in the shape that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
-        beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
+        beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU), and in fp32 on "mma", also across batch
+        sizes.
 
         An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface), of float32, float16,
         bfloat16 or uint8 and with any strides, gives arrays there, `DeviceArray`, ready for any stream, and nothing is

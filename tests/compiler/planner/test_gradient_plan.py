@@ -54,11 +54,21 @@ def families_of(graph: Graph, plan: CompiledModel) -> list[str]:
     return [plan.families[op.y] for op in graph.ops if isinstance(op, Conv)]
 
 
-@pytest.mark.parametrize("kernels", ["auto", "wgmma"])
-def test_and_in_fp32(kernels: str) -> None:
+@pytest.mark.usefixtures("chosen_pairs")
+@pytest.mark.parametrize(
+    ("kernels", "facts", "family"),
+    [
+        ("auto", HOPPER, "wgmma"),
+        ("wgmma", HOPPER, "wgmma"),
+        ("mma", HOPPER, "mma"),
+        ("auto", replace(HOPPER, compute_capability=(8, 0)), "mma"),
+    ],
+    ids=["auto", "wgmma", "mma", "Ampere"],
+)
+def test_and_in_fp32(kernels: str, facts: DeviceFacts, family: str) -> None:
     made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
-    plan = plan_of(made.graph, made.targets, "fp32", kernels=kernels, samples=samples)
-    assert families_of(made.graph, plan) == ["wgmma"] * 6
+    plan = plan_of(made.graph, made.targets, "fp32", facts, kernels=kernels, samples=samples)
+    assert families_of(made.graph, plan) == [family] * 6
     assert plan.second_pass is None
     (program,), (again,) = plan.programs, plan.second_passes  # of all images, or of none
     assert (again.batch, again.control.watched) == (program.batch, ())
@@ -126,11 +136,11 @@ def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() ->
     [
         (HOPPER, {"kernels": "wgmma"}),
         (HOPPER, {"kernels": "ffma", "samples": samples}),
-        (HOPPER, {"kernels": "mma", "samples": samples}),
-        (replace(HOPPER, compute_capability=(8, 0)), {"samples": samples}),
+        (replace(HOPPER, compute_capability=(7, 5)), {"kernels": "mma", "samples": samples}),
+        (replace(HOPPER, compute_capability=(8, 9), name="NVIDIA GeForce RTX 4090"), {"samples": samples}),
         (replace(HOPPER, kind="cpu"), {"samples": samples}),
     ],
-    ids=["no samples", "ffma", "mma", "Ampere", "CPU"],
+    ids=["no samples", "ffma", "mma on Turing", "GeForce", "CPU"],
 )
 def test_else_fp32_is_on_ffma(facts: DeviceFacts, options: dict[str, Any]) -> None:
     made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)

@@ -69,10 +69,12 @@ def test_hopper(precision: str) -> None:
 # ---- What the op is
 
 
+@pytest.mark.usefixtures("chosen_pairs")
 @pytest.mark.parametrize(
     ("precision", "capability", "family"),
     [
-        ("fp32", (8, 0), "ffma"),  # float16 alone would lose bits
+        ("fp32", (8, 0), "mma"),  # from pairs of float16
+        ("fp32", (7, 5), "ffma"),
         ("fp16", (7, 0), "ffma"),
         ("fp16", (7, 5), "mma"),
         ("bf16", (7, 5), "ffma"),

@@ -1,7 +1,8 @@
-"""fp32 gradients in pairs of float16: on a Hopper GPU, and planned for one, its convolutions in numpy."""
+"""fp32 gradients in pairs of float16: on a Hopper GPU, and planned for one, its convolutions in numpy; on mma.sync."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,11 @@ from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Array, Conv, Op, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
+from vgg16gpu.compiler.lowering.mma_pairs import has_pairs
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
-from vgg16gpu.runtime.plans.gradients import Gradients
+from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
 
 SIZE = 25
 BOUND = 2e-6  # of the distance to float64, by the length of the gradient
@@ -31,8 +33,15 @@ def samples(shape: Shape) -> Array:
     return typical_inputs(2, shape[1:], IMAGENET_MEAN, IMAGENET_STD, SCALES_SEED)
 
 
+@pytest.fixture(params=["wgmma", "mma"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def hopper(device: Device) -> Any:
+def hopper(device: Device, kernels: str) -> Any:
+    if kernels == "mma" and device.facts.kind == "cuda":
+        return device if has_pairs(device.facts) else pytest.skip("this GPU has no kernels for pairs")
     return hopper_for(device)
 
 
@@ -67,14 +76,18 @@ def slopes_of(graph: Graph, shape: Shape, scale: float = 1.0) -> list[Array]:
     return [normal(random, *shapes[name], scale=scale) for name in graph.outputs]
 
 
-def test_against_float64(hopper: Any, graph: Graph) -> None:
+def test_against_float64(hopper: Any, graph: Graph, kernels: str) -> None:
     """And whatever power of two a cotangent has comes out again; rows behind the last image change no bit."""
-    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    gradients: Any = Gradients(graph, hopper, "fp32", kernels, samples)
     x = images(3, SIZE)
     slopes = slopes_of(graph, x.shape, 1e-6)
     found = gradients.vjp(x, slopes, [(0, 3)])
     if isinstance(hopper, HopperOnCpu):
-        assert hopper.multiplied == 2 * 4  # convolutions, there and back
+        assert hopper.multiplied == (2 * 4 if kernels == "wgmma" else 0)  # convolutions, there and back
+    if kernels == "mma":
+        steps = gradient_plan(graph, x.shape, hopper.facts, "fp32", kernels, samples).programs[0].all_steps("float32")
+        launched = Counter(step.kernel.name for step in steps)
+        assert sum(launched[name] for name in ("conv_mma_3x3", "conv_mma", "conv_mma_first_pairs")) == 2 * 4
     assert distance(found, exact(graph, x, slopes)) < BOUND
     assert_same_bits(gradients.vjp(x, slopes, [(0, 3)]), found)
     factors = np.array([2.0**-60, 1.0, 2.0**40], np.float32)[:, None, None, None]
@@ -94,8 +107,8 @@ def second_passes(programs: Gradients) -> int:
 
 @pytest.mark.first_case(reason="the kernels' own tests have NaN and infinite slopes")
 @pytest.mark.parametrize("case", ["large", "nan", "slope of nan", "slope of infinity", "slope of next to nothing"])
-def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, graph: Graph, case: str) -> None:
-    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, graph: Graph, kernels: str, case: str) -> None:
+    gradients: Any = Gradients(graph, hopper, "fp32", kernels, samples)
     x = images(3, SIZE)
     slopes = slopes_of(graph, x.shape)
     match case:
@@ -120,14 +133,14 @@ def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, graph: Graph, cas
     by_ffma.close()
 
 
-def test_small_images_without_biases(hopper: Any) -> None:
+def test_small_images_without_biases(hopper: Any, kernels: str) -> None:
     """Scales from samples do not fit these; a gradient to them is no smaller."""
     graph = net()
     graph = replace(graph, ops=tuple(replace(op, bias=None) if isinstance(op, Conv) else op for op in graph.ops))
     x = images(2, SIZE)
     x[1] *= np.float32(1e-6)
     slopes = slopes_of(graph, x.shape)
-    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    gradients: Any = Gradients(graph, hopper, "fp32", kernels, samples)
     by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)
     np.testing.assert_array_equal(gradients.vjp(x, slopes, [(0, 2)]), by_ffma.vjp(x, slopes, [(0, 2)]))
     assert second_passes(gradients) == 1
@@ -135,7 +148,7 @@ def test_small_images_without_biases(hopper: Any) -> None:
         one.close()
 
 
-def test_products_that_hand_on_what_they_get(hopper: Any) -> None:
+def test_products_that_hand_on_what_they_get(hopper: Any, kernels: str) -> None:
     """Without ReLUs between, one of two convolutions is in pairs: a result with factors is not multiplied again."""
     random = seeded("linear")
     ops = (
@@ -146,7 +159,7 @@ def test_products_that_hand_on_what_they_get(hopper: Any) -> None:
     graph = Graph(GraphInput("x", (None, 3, None, None)), ops, ("c",))
     x = images(2, 20)
     slopes = slopes_of(graph, x.shape, 1e-7)
-    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    gradients: Any = Gradients(graph, hopper, "fp32", kernels, samples)
     found = gradients.vjp(x, slopes, [(0, 2)])
     assert distance(found, exact(graph, x, slopes)) < BOUND
     assert second_passes(gradients) == 0

@@ -113,6 +113,7 @@ class Findings:
     ceilings: Ceilings
     sustained_s: float
     kernels: str = "auto"
+    arithmetic: dict[str, str] = field(default_factory=dict)  # what multiplies, by the precision
     batches: list[BatchResult] = field(default_factory=list)
     iterations: list[tuple[str, int, float, Summary]] = field(default_factory=list)  # precision, count, mean, summary
     remarks: Remarks = field(default_factory=Remarks)

@@ -31,6 +31,7 @@ def content(findings: Findings, model: Content, cold_start: ColdStart | None) ->
         "device": {"kind": findings.kind, "name": findings.environment["device"]["name"]},
         "device_choice": findings.device_choice,
         "kernels": findings.kernels,
+        "arithmetic": findings.arithmetic,
         "environment": findings.environment,
         "methods": methods(findings),
         "verification": _verification(findings),

@@ -18,12 +18,24 @@ if TYPE_CHECKING:
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
 
+class Planned(Protocol):
+    """A plan, as far as a report tells of it."""
+
+    @property
+    def arithmetic(self) -> str:
+        """What multiplies."""
+
+
 class ReportedEngine(Answering, Protocol):
     """An engine of this process or of another one, as far as a report tells of it."""
 
     graph: Graph
     device_choice: str
     timings: Timings
+
+    @property
+    def plan(self) -> Planned:
+        """That of the size which ran last."""
 
 
 class Engines(Protocol):

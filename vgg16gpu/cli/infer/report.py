@@ -139,7 +139,7 @@ def steady_seconds(engine: ReportedEngine, run: Callable[[Images], object], firs
 
 
 _ALONE: Final = {"problem": ""}  # the share of a single device
-_TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rates", "stages")
+_TOLD: Final = ("precision", "arithmetic", "batch", "device", "device_choice", "timings", "rates", "stages")
 
 
 def report_of(
@@ -157,6 +157,7 @@ def report_of(
     with stage("further runs"):
         steady = steady_seconds(engine, engines.run, first)
     found: dict[str, Any] = {
+        "arithmetic": engine.plan.arithmetic,
         "preprocess": _preprocess(asked, folder, stream),
         "inputs": tally.inputs,
         "unreadable": tally.unreadable,
@@ -189,6 +190,7 @@ def report_of_nothing(asked: ResolvedConfig, device: DeviceFacts, device_choice:
         "model": str(asked.path),
         "precision": asked.options.precision,
         "kernels": asked.options.kernels,
+        "arithmetic": None,
         "batch": asked.batch(device.kind),
         "device": device.name,
         "device_choice": device_choice,
@@ -279,7 +281,7 @@ def print_report(report: dict[str, Any], tally: RunSummary, *, every_input: bool
     build = times["compile_s"] + times["upload_s"]
     screen.print(
         f"Device: {device_words(report['device_choice'])}; "
-        f"precision {report['precision']}, kernels {report['kernels']}",
+        f"precision {report['precision']}, kernels {report['kernels']} ({report['arithmetic']})",
         markup=False,
     )
     for line in share_lines(report.get("devices", ())):

@@ -344,7 +344,7 @@ def _model(build: Build, told: Message) -> Model:
 def _described(engine: Engine) -> IsBuilt:
     programs = tuple(map(_without_steps, engine.plan.programs))
     takes_any = None in (engine.inputs[0].shape or ())[1:]
-    return IsBuilt(programs, engine.inputs, engine.outputs, engine.timings, takes_any)
+    return IsBuilt(programs, engine.inputs, engine.outputs, engine.timings, takes_any, engine.plan.arithmetic)
 
 
 def _without_steps(program: LaunchPlan) -> LaunchPlan:

@@ -56,9 +56,10 @@ class CardDevice:
 
 @dataclass(frozen=True)
 class CardPrograms:
-    """The batch sizes of an engine, smallest first: what goes in, and what comes out."""
+    """The batch sizes of an engine, smallest first: what goes in, and what comes out; and what multiplies."""
 
     programs: tuple[LaunchPlan, ...]
+    arithmetic: str
 
 
 class CardEngine(Closing):
@@ -76,7 +77,7 @@ class CardEngine(Closing):
         self.allows_nonfinite = bool(options.get("allow_nonfinite"))
         self.process, self._built = process, built
         self.device, self.device_choice = CardDevice(opened.facts, process), opened.choice
-        self.plan, self.timings = CardPrograms(built.programs), built.timings
+        self.plan, self.timings = CardPrograms(built.programs, built.arithmetic), built.timings
         self._form = form_of(self.graph, self.program, is_any=built.takes_any)
         self._planner = SizePlanner(model, asked, opened.facts) if built.takes_any else None
         self._room, self._stager = SharedBatchMemory(), PinnedCopier()

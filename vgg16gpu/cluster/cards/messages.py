@@ -53,13 +53,17 @@ class IsOpen:
 
 @dataclass(frozen=True)
 class IsBuilt:
-    """The engine is there. programs: without steps, smallest batch first. takes_any: images of any size."""
+    """The engine is there. programs: without steps, smallest batch first. takes_any: images of any size.
+
+    arithmetic: of its plan.
+    """
 
     programs: tuple[LaunchPlan, ...]
     inputs: tuple[Declared, ...]
     outputs: tuple[Declared, ...]
     timings: Timings
     takes_any: bool
+    arithmetic: str
 
 
 @dataclass(frozen=True)

@@ -102,14 +102,20 @@ MEDIUM = MmaTile(64, 64, 32, 32, min_blocks=4, speed=0.7, alone=0.3)
 SMALL = MmaTile(64, 32, 32, 16, stages=4, min_blocks=4, speed=0.5, alone=0.2)
 CONV_TILES = (LARGE, LARGE_48K, NARROW, NARROW_48K, MEDIUM, SMALL)
 CPU_CONV_TILE = MEDIUM
+PAIR_CONV_TILES = (  # of pairs: a thread holds two further sums of each value; warps of 32 x 32 leave room for them
+    MmaTile(64, 64, 32, 32, min_blocks=3, alone=0.5),
+    MmaTile(64, 32, 32, 16, stages=4, min_blocks=4, speed=0.8, alone=0.3),
+)
 
 
-def choose_conv_tile(rows: int, out_channels: int, multiprocessors: int, shared_nbytes: int) -> MmaTile:
+def choose_conv_tile(
+    rows: int, out_channels: int, multiprocessors: int, shared_nbytes: int, tiles: tuple[MmaTile, ...] = CONV_TILES
+) -> MmaTile:
     """The tile with the least estimated time on a GPU.
 
     `rows`: output pixels of the batch before pooling; `shared_nbytes`: the largest shared memory of a block.
     """
-    fitting = [tile for tile in CONV_TILES if tile.shared <= shared_nbytes]
+    fitting = [tile for tile in tiles if tile.shared <= shared_nbytes]
     return min(fitting, key=lambda tile: conv_time(tile, rows, out_channels, multiprocessors, shared_nbytes))
 
 
@@ -188,6 +194,11 @@ CONV_VARIANTS = (
         for out_element, pool in ((element, False), (element, True), (DType.F32, False))
     ),
     *((*tile.conv_kernel(DType.F16, DType.F16, pool).defines, CLIPS) for tile in CONV_TILES for pool in (False, True)),
+    *(
+        tile.conv_kernel(DType.F16_PAIR, out_element, pool).defines
+        for tile in PAIR_CONV_TILES
+        for out_element, pool in ((DType.F16_PAIR, False), (DType.F16_PAIR, True), (DType.F32, False))
+    ),
 )
 GEMM_VARIANTS = (
     *(

@@ -114,6 +114,7 @@ class RawWeights:
     channels: int
     taps: int
     strides: tuple[int, int, int]
+    padded: int = 0  # channels that blocks are packed for, where these are more: zeros
 
 
 def pack_raw(
@@ -146,7 +147,7 @@ def pack_known_pairs(
 def _pack(
     rows: RawWeights, element: DType, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightPacker
 ) -> tuple[Pointer, KernelLaunch]:
-    stored, blocks = whole_tiles(element.padded(rows.outputs)), ceil_div(rows.channels, block)
+    stored, blocks = whole_tiles(element.padded(rows.outputs)), ceil_div(max(rows.channels, rows.padded), block)
     size = blocks * rows.taps * stored * block
     target = arena.reserve(element.nbytes * element.planes * size)
     grid, threads = linear(size)

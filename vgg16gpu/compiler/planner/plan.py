@@ -10,6 +10,7 @@ from vgg16gpu.compiler.graph.ops import Array, Gemm, Op, Pool, Shape, Transpose,
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
 from vgg16gpu.compiler.lowering.layout import preprocess, scales
+from vgg16gpu.compiler.lowering.mma_pairs import has_pairs
 from vgg16gpu.compiler.planner.schedule import ROWS, ProgramBuilder
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.errors import ModelError
@@ -46,8 +47,9 @@ def _plan_of_several(
 ) -> CompiledModel:
     """One program for a graph of several inputs."""
     exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
-    if options.precision == "fp32" and options.kernels in ("auto", "wgmma") and options.samples is not None:
-        selection = select_kernels(graph, facts, infer_shapes(graph, shapes), replace(options, kernels="auto"))
+    if options.precision == "fp32" and options.kernels != "ffma" and options.samples is not None:
+        kernels = "mma" if options.kernels == "mma" and has_pairs(facts) else "auto"
+        selection = select_kernels(graph, facts, infer_shapes(graph, shapes), replace(options, kernels=kernels))
         shape = shapes[graph.input.name]
         is_usual = _runs_alone(selection.sampled_part.graph, shape) and _keeps_images_apart(selection, shape)
         if selection.splits_float32 and is_usual:

@@ -24,7 +24,7 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
-from vgg16gpu.compiler.lowering import lowerings
+from vgg16gpu.compiler.lowering import lowerings, mma_pairs
 from vgg16gpu.compiler.lowering.base import FLOAT, ActivationScale, AnyLowering, OpContext
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.errors import ModelError
@@ -322,6 +322,8 @@ def select_kernels(
     families = tuple(dict.fromkeys((options.kernels, "ffma")))
     if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
+        if options.precision == "fp32" and not mma_pairs.pays(facts):
+            families = tuple(family for family in families if family != "mma")
     selection = KernelAssignment(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
     if not options.keep_values:
         selection = selection if options.precision == "int8" else selection.with_limits()

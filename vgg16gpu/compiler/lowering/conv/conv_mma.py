@@ -9,18 +9,29 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.activation import activated, activation
 from vgg16gpu.compiler.lowering.base import OpContext, OpKernel, OpMemory, WeightPacker, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import MAX_IMAGES, TILES, HaloTile, fits
+from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import (
+    CPU_PAIR_TILE,
+    MAX_IMAGES,
+    PAIR_TILES,
+    TILES,
+    HaloTile,
+    fits,
+    has_halos,
+    pair_cycles,
+)
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
 from vgg16gpu.compiler.lowering.mma_geometry import (
     CONV_VARIANTS,
     CPU_CONV_TILE,
+    PAIR_CONV_TILES,
     MmaTile,
     choose_conv_tile,
     conv_grid,
     conv_time,
     estimated_time,
 )
+from vgg16gpu.compiler.lowering.mma_pairs import CHANNELS
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import Dim3, KernelLaunch
 from vgg16gpu.program.types import DType, TensorDesc
@@ -74,7 +85,7 @@ def steps(
             arguments=(y.pointer, places.maxima, x.pointer, *held, *geometry, *activation(op), *scalars(1)),
             shared=tile.shared,
             flop=op.flop(x.shape),
-            nbytes=x.nbytes + y.nbytes + x.element.nbytes * op.weight.size,
+            nbytes=x.nbytes + y.nbytes + x.element.nbytes * x.element.planes * op.weight.size,
             names=op.names,
             label=label(op),
         ),
@@ -83,6 +94,8 @@ def steps(
 
 def _tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
     """The tile with the least estimated time."""
+    if x.element is DType.F16_PAIR:
+        return _pair_tile(layer, x, out_h, out_w)
     if layer.facts.kind == "cpu":
         return CPU_CONV_TILE
     images, out_channels, facts = x.shape[0], layer.op.weight.shape[0], layer.facts
@@ -96,10 +109,26 @@ def _tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaT
     return min(times, key=lambda tile: times[tile])
 
 
+def _pair_tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
+    """The same of pairs: from one kernel whatever the batch, for the same bits."""
+    facts, images, out_channels = layer.facts, x.shape[0], layer.op.weight.shape[0]
+    device = facts.multiprocessors, facts.shared_nbytes
+    if has_halos(layer.op, x.shape[3]):
+        halos = [tile for tile in PAIR_TILES if tile.shared <= facts.shared_nbytes and tile.can(pool=layer.op.pool)]
+        groups = x.pitch // CHANNELS
+        times = {
+            tile: pair_cycles(tile, tile.blocks(images, out_h, out_w, out_channels), groups, *device) for tile in halos
+        }
+        return CPU_PAIR_TILE if facts.kind == "cpu" else min(halos, key=lambda tile: times[tile])
+    if facts.kind == "cpu":
+        return PAIR_CONV_TILES[0]
+    return choose_conv_tile(images * out_h * out_w, out_channels, *device, PAIR_CONV_TILES)
+
+
 def _check_limits(layer: OpContext[Conv], x: TensorDesc, images: int, tiles: int) -> None:
     """Raise ModelError beyond 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
     op = layer.op
-    image = x.nbytes // x.shape[0]
+    image = x.plane_nbytes // x.shape[0]
     side = max(*x.shape[2:], *op.window.kernel, op.window.pads.top, op.window.pads.left)
     if side >= 1 << 15 or image * images >= 1 << 31 or tiles >= 1 << 25:
         raise ModelError(

@@ -61,20 +61,55 @@ class HaloTile:
         )
         return Kernel("conv_mma_3x3.cu", "conv_mma_3x3", defines)
 
+    def can(self, *, pool: bool) -> bool:
+        """Return whether the tile holds whole windows where there is a pool."""
+        return not pool or self.rows % 2 == 0
+
     def blocks(self, images: int, height: int, width: int, out_channels: int) -> int:
         """Blocks for maps of products of this size."""
         return ceil_div(out_channels, self.out) * ceil_div(height, self.rows) * ceil_div(images * width, self.columns)
 
 
 TILES: Final = (HaloTile(14), HaloTile(8, speed=1.0, alone=0.65))
+PAIR_TILES: Final = (HaloTile(8), HaloTile(7), HaloTile(4, min_blocks=3), HaloTile(2, min_blocks=3))
+
+# Cycles of a slot of weights of pairs. Predictions: 637 TFLOP/s are 6.2 cycles a product in a quarter of an H200's
+# multiprocessor, of which 85 % are taken to be reached; a warp alone waits for its own results, and for barriers; L2
+# gives 5.5 TB/s.
+_PRODUCT_CYCLES: Final = 7.3
+_ALONE_CYCLES: Final = 8.0, 220.0  # a product, a slot
+_L2_BYTES_PER_CYCLE: Final = 24.0  # of a multiprocessor when all read
+_BLOCK_CYCLES: Final = 4000.0  # before the first product and behind the last
+CPU_PAIR_TILE: Final = PAIR_TILES[2]
+
+
+def pair_cycles(tile: HaloTile, blocks: int, groups: int, multiprocessors: int, shared_nbytes: int) -> float:
+    """Return the estimated cycles of blocks of pairs, with sums over this many groups of 16 channels."""
+    resident = max(1, min(tile.min_blocks, shared_nbytes // tile.shared))
+    products = tile.rows * 3 * 3 * (tile.warp_out // 16)
+    halo_nbytes = (tile.rows + 2) * (tile.columns + 2 * MAX_IMAGES) * _CHUNK_NBYTES
+    nbytes = 3 * tile.out * _CHUNK_NBYTES + halo_nbytes / 3
+
+    def slot(count: int, share: float) -> float:
+        alone = products * _ALONE_CYCLES[0] + _ALONE_CYCLES[1]
+        return max(count * products * _PRODUCT_CYCLES, alone, share * count * nbytes / _L2_BYTES_PER_CYCLE)
+
+    waves, rest = divmod(blocks, multiprocessors * resident)
+    crowd = ceil_div(rest, multiprocessors)
+    last = slot(crowd, rest / (crowd * multiprocessors)) if rest else 0.0
+    return 3 * groups * (waves * slot(resident, 1.0) + last) + (waves + (rest > 0)) * _BLOCK_CYCLES
 
 
 def fits(layer: OpContext[Conv], x: TensorDesc) -> bool:
     """Return whether the kernel computes this layer, and the device has what it is made for."""
-    width = x.shape[3] // 2 * 2 if layer.op.pool else x.shape[3]
     fills_chunk = x.pitch * x.element.nbytes >= _CHUNK_NBYTES  # else most products are of zeros
     has_copies = layer.facts.compute_capability >= FIRST_WITH_COPIES
-    return is_same_3x3(layer.op) and width >= MIN_WIDTH and fills_chunk and has_copies
+    return has_halos(layer.op, x.shape[3]) and fills_chunk and has_copies
+
+
+def has_halos(op: Conv, width: int) -> bool:
+    """Return whether the kernel computes this op of maps of this width, on some device."""
+    return is_same_3x3(op) and (width // 2 * 2 if op.pool else width) >= MIN_WIDTH
 
 
 VARIANTS = (  # tools/ptxas.py: as those of conv_mma
@@ -85,4 +120,11 @@ VARIANTS = (  # tools/ptxas.py: as those of conv_mma
         for out_element, pool in ((element, False), (element, True), (DType.F32, False))
     ),
     *((*tile.kernel(DType.F16, DType.F16, pool).defines, CLIPS) for tile in TILES for pool in (False, True)),
+    *(
+        tile.kernel(DType.F16_PAIR, out_element, pool).defines
+        for tile in PAIR_TILES
+        for out_element, pool in ((DType.F16_PAIR, False), (DType.F16_PAIR, True), (DType.F32, False))
+        if tile.can(pool=pool)
+    ),
+    (*PAIR_TILES[0].kernel(DType.F16_PAIR, DType.F16_PAIR, pool=True).defines, CLIPS),
 )

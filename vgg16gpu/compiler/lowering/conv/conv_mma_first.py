@@ -102,17 +102,19 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaFirstConvWeights:
     return MmaFirstConvWeights(packed, dequant=dequant, bias=bias)
 
 
-def fragments(weight: Array | Integers8) -> npt.NDArray[np.float32]:
-    """(OC, C, 3, 3) as (rows, 8): the eight values of each lane of a warp, by tiles of 64 channels, kh, 16 channels.
+def fragments(
+    weight: Array | Integers8, tile: int = TILE_CHANNELS, alignment: int = TILE_CHANNELS
+) -> npt.NDArray[np.float32]:
+    """(OC, C, 3, 3) as (rows, 8): the eight values of each lane of a warp, by tiles of channels, kh, 16 channels.
 
     Lane 4g + t has of rows g and g + 8 the values 2t, 2t + 1 of k, then the same of 2t + 8, 2t + 9; k is 4 kw + c, and
-    row 8h + g of products i is channel 8g + 2i + h: the outputs of a lane are neighbours.
+    row 8h + g of products i is channel tile/8 g + 2i + h: the outputs of a lane are neighbours. alignment: of channels.
     """
     outputs, channels = weight.shape[:2]
-    tiles = ceil_div(outputs, TILE_CHANNELS)
-    slots = np.zeros((tiles * TILE_CHANNELS, 3, 4, 4), np.float32)  # channel, kh, kw, c
+    tiles = ceil_div(outputs, alignment) * alignment // tile
+    slots = np.zeros((tiles * tile, 3, 4, 4), np.float32)  # channel, kh, kw, c
     slots[:outputs, :, :3, :channels] = weight.transpose(0, 2, 3, 1)
-    parts = slots.reshape(tiles, 8, 4, 2, 3, 2, 4, 2)  # tile, g, i, h, kh, half of k, t, of two
+    parts = slots.reshape(tiles, 8, tile // 16, 2, 3, 2, 4, 2)  # tile, g, i, h, kh, half of k, t, of two
     return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 6, 5, 3, 7).reshape(-1, 8))
 
 
@@ -150,12 +152,12 @@ def steps(
     )
 
 
-def choose_rows(height: int, across: int, multiprocessors: int) -> int:
+def choose_rows(height: int, across: int, multiprocessors: int, resident: int = MIN_BLOCKS) -> int:
     """Rows of a block, for so many tiles beside each other: the least work of a multiprocessor, one after the other."""
 
     def work(rows: int) -> int:
         blocks = across * ceil_div(height, rows)
-        return ceil_div(blocks, MIN_BLOCKS * multiprocessors) * (rows + _FILL_ROWS)
+        return ceil_div(blocks, resident * multiprocessors) * (rows + _FILL_ROWS)
 
     return min(ROWS, key=work)
 

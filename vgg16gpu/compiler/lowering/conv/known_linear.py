@@ -28,12 +28,17 @@ def computes(layer: OpContext[Conv]) -> bool:
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """3x3 of the same size, whose weights have room in products of scales.
+    """Return whether Hopper's tensor cores compute such a layer."""
+    return has_wgmma(layer.facts) and is_known(layer)
+
+
+def is_known(layer: OpContext[Conv]) -> bool:
+    """Return whether it is 3x3 of the same size, with weights that have room in products of scales.
 
     Of few outputs, an image's say, a tile computes more, which are not stored.
     """
-    is_known = layer.precision == "fp32" and is_same_3x3(layer.op) and has_wgmma(layer.facts)
-    return is_known and _largest(layer.op.weight) < 2.0**_MOST
+    is_usual = layer.precision == "fp32" and is_same_3x3(layer.op)
+    return is_usual and _largest(layer.op.weight) < 2.0**_MOST
 
 
 def growth(weight: Array) -> int:
@@ -70,8 +75,9 @@ def weights(op: Conv, correction: float, block: int, arena: WeightPacker) -> tup
     scale = np.ones(tile, np.float32)
     scale[:outputs] = [_row_scale(row) for row in op.weight]
     row_scale = arena.add(scale)
-    unscaled = arena.add(np.ones(DType.F16_PAIR.padded(channels), np.float32))
-    raw = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
+    stored = DType.F16_PAIR.padded(channels)
+    unscaled = arena.add(np.ones(stored, np.float32))
+    raw = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1), stored)
     packed = pack_known_pairs(op.weight, raw, block, (row_scale, unscaled), arena)
     dequant = np.float32(correction) / scale
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.loss import THREADS, FeatureLoss, blocks, lanes, pixels_and_channels
-from vgg16gpu.compiler.lowering import mma, wgmma
+from vgg16gpu.compiler.lowering import mma, mma_pairs, wgmma
 from vgg16gpu.compiler.lowering.base import MultiOpKernel, NoWeights, OpContext, OpMemory, no_weights, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.types import DType, Layout, TensorDesc
@@ -80,7 +80,7 @@ def _pitch(value: TensorDesc, channels: int | None = None) -> int:
 
 def _supports_stored(layer: OpContext[FeatureLoss]) -> bool:
     """Maps, as tensor cores store them; a Gram matrix is float32."""
-    return len(layer.x_shape) == 4 and mma.supports(layer)
+    return len(layer.x_shape) == 4 and (mma.supports(layer) or mma_pairs.stores_pairs(layer))
 
 
 def _supports_wgmma(layer: OpContext[FeatureLoss]) -> bool:

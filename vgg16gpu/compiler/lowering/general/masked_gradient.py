@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
-from vgg16gpu.compiler.lowering import mma, wgmma
+from vgg16gpu.compiler.lowering import mma, mma_pairs, wgmma
 from vgg16gpu.compiler.lowering.activation import CLIPS, ends
 from vgg16gpu.compiler.lowering.base import (
     MultiOpKernel,
@@ -143,6 +143,10 @@ def _supports_wgmma(layer: OpContext[MaskedGradient]) -> bool:
     return mma.supports(layer) or wgmma.stores_pairs(layer)
 
 
+def _supports_mma(layer: OpContext[MaskedGradient]) -> bool:
+    return mma.supports(layer) or mma_pairs.stores_pairs(layer)
+
+
 def _takes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
     element = wgmma.ELEMENTS[layer.precision]
     if element is DType.F16 and layer.op.pools:  # equal maxima differ in what rounding left
@@ -185,6 +189,6 @@ LOWERINGS = (
             rescales=True,
             reads_factors=True,
         )
-        for family, supports in (("wgmma", _supports_wgmma), ("mma", mma.supports))
+        for family, supports in (("wgmma", _supports_wgmma), ("mma", _supports_mma))
     ),
 )

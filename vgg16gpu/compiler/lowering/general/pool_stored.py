@@ -7,7 +7,7 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
-from vgg16gpu.compiler.lowering import mma, wgmma
+from vgg16gpu.compiler.lowering import mma, mma_pairs, wgmma
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
     NoWeights,
@@ -54,7 +54,8 @@ def supports_wgmma(layer: OpContext[Pool]) -> bool:
 
 def supports_mma(layer: OpContext[Pool]) -> bool:
     """The same for every card's tensor cores."""
-    return layer.precision in mma.ELEMENTS and mma.supports(layer) and _is_plain(layer.op)
+    is_stored = layer.precision in mma.ELEMENTS and mma.supports(layer)
+    return (is_stored or mma_pairs.stores_pairs(layer)) and _is_plain(layer.op)
 
 
 def _is_plain(op: Pool) -> bool:
