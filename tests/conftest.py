@@ -140,7 +140,7 @@ def _compiled_before() -> Iterator[None]:
 @pytest.fixture
 def chosen_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `kernels="auto"` choose pairs on mma.sync, as it will once a GPU has run them."""
-    from vgg16gpu.compiler.lowering import mma_pairs
+    from vgg16gpu.compiler.op_kernels import mma_pairs
 
     monkeypatch.setattr(mma_pairs, "HAVE_RUN", True)
 
@@ -205,7 +205,7 @@ def gpu() -> Iterator[CudaDevice]:
 def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
     """The first GPU, if it has the tensor cores of compute capability 9.0; kernels of all selected cases compiled."""
     from tests.support.wgmma_harness import build_together
-    from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+    from vgg16gpu.compiler.op_kernels.wgmma import has_wgmma
 
     if not gpu.facts.tensor_maps and request.config.getoption("--require-gpu"):
         pytest.fail("tests of the GPU need cuda-bindings, which cannot be imported: make cuda", pytrace=False)

@@ -21,9 +21,9 @@ import numpy as np
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
-from vgg16gpu.compiler.lowering import modules
-from vgg16gpu.compiler.lowering.guard import GUARDED
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels import modules
+from vgg16gpu.compiler.op_kernels.guard import GUARDED
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING, PlanOptions
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales

@@ -13,7 +13,7 @@
 //           into, where its result is asked for, and every other graph. One kernel compiles once for all of them.
 #include "walk.cuh"
 
-// as FUNCTIONS of compiler/lowering/general/elementwise.py
+// as FUNCTIONS of compiler/op_kernels/general/elementwise.py
 enum : int { ADD, MUL, SUB, DIV, LEAKY_RELU, CLIP, BATCH_NORM, SCALE_SHIFT, QUANTISE, RELU_GRADIENT, CLIP_GRADIENT };
 
 constexpr int MAX_OPERANDS = 5;

@@ -1,7 +1,7 @@
 """Time every convolution of a model with every tile and split of kernels/conv/conv_igemm.cu, on the GPU.
 
-The cost model in vgg16gpu/compiler/lowering/conv/conv_igemm.py was fitted to such a sweep. Checks first that no choice
-changes a bit.
+The cost model in vgg16gpu/compiler/op_kernels/conv/conv_igemm.py was fitted to such a sweep. Checks first that no
+choice changes a bit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.conv_igemm import TILES, ConvTile
+from vgg16gpu.compiler.op_kernels.conv import conv_igemm
+from vgg16gpu.compiler.op_kernels.conv.conv_igemm import TILES, ConvTile
 from vgg16gpu.runtime.engine import Engine
 
 LAUNCHES = 10  # in one graph, so that launch gaps are a GPU's and not the host's

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from testbench.pipeline.stage import Place, StageTime, timed
 from testbench.pipeline.wanted import Work
-from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
 from vgg16gpu.devices.base import Device, Stream
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.choices import CPU, GPU

@@ -16,10 +16,10 @@ from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
 from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
-from vgg16gpu.compiler.lowering.gemm import fc_wgmma
-from vgg16gpu.compiler.lowering.wgmma import block_nbytes
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import LargeTile, SmallTile
+from vgg16gpu.compiler.op_kernels.gemm import fc_wgmma
+from vgg16gpu.compiler.op_kernels.wgmma import block_nbytes
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import KernelError, ModelError
 from vgg16gpu.program.types import DType

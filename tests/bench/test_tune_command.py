@@ -15,8 +15,8 @@ from vgg16gpu.bench.tune import search
 from vgg16gpu.bench.tune.tasks import distinct, tasks
 from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
-from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.op_kernels.conv import conv_wgmma
 from vgg16gpu.devices import tuned
 from vgg16gpu.errors import KernelError
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.tune_device import H200
 from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvDesc, LargeTile
-from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import ConvDesc, LargeTile
+from vgg16gpu.compiler.op_kernels.gemm import fc_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import tuned
 from vgg16gpu.errors import ModelError

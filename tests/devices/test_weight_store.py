@@ -15,7 +15,7 @@ from tests.support.traced_device import HOPPER, Traced
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, GlobalPool
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import default_mean, default_std, normalise
 from vgg16gpu.io.preprocessing import PRESETS, Origin, Preprocess, default_preprocess, resize_target

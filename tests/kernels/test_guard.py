@@ -16,10 +16,10 @@ from tests.support.onnx_models import Model, random_input, vgg_features
 from vgg16gpu import Engine
 from vgg16gpu.compiler import model as compiler
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
-from vgg16gpu.compiler.lowering import MODULES
-from vgg16gpu.compiler.lowering.guard import guarded
-from vgg16gpu.compiler.lowering.layout.give import give
-from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.compiler.op_kernels import MODULES
+from vgg16gpu.compiler.op_kernels.guard import guarded
+from vgg16gpu.compiler.op_kernels.layout.give import give
+from vgg16gpu.compiler.op_kernels.layout.take import take
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.devices.kernel_source import read_source

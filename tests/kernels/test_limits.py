@@ -38,9 +38,9 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
 )
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES as HALO_TILES
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.conv import conv_mma, conv_mma_first
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import TILES as HALO_TILES
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice

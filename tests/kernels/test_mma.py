@@ -15,7 +15,7 @@ import pytest
 from tests.kernels.layout.test_convert import bf16_bits
 from tests.support.cpu_kernels import Array, fixture_kernel, launch
 from tests.support.kernel_harness import seeded
-from vgg16gpu.compiler.lowering import mma_geometry
+from vgg16gpu.compiler.op_kernels import mma
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.types import DType
@@ -147,10 +147,10 @@ def test_misuse_is_reported(device: CpuDevice) -> None:
 
 @pytest.mark.parametrize("shared_nbytes", [48 << 10, 64 << 10, 99 << 10, 163 << 10, 227 << 10])
 def test_chosen_tiles_fit_and_follow_the_work(shared_nbytes: int) -> None:
-    large = mma_geometry.choose_conv_tile(32 * 56 * 56, 256, 100, shared_nbytes)
-    narrow = mma_geometry.choose_conv_tile(32 * 224 * 224, 64, 100, shared_nbytes)
-    small = mma_geometry.choose_conv_tile(196, 512, 100, shared_nbytes)
-    assert (large.out, narrow.out, small) == (128, 64, mma_geometry.SMALL)
+    large = mma.choose_conv_tile(32 * 56 * 56, 256, 100, shared_nbytes)
+    narrow = mma.choose_conv_tile(32 * 224 * 224, 64, 100, shared_nbytes)
+    small = mma.choose_conv_tile(196, 512, 100, shared_nbytes)
+    assert (large.out, narrow.out, small) == (128, 64, mma.SMALL)
     for batch in (1, 9, 128, 500):
-        assert mma_geometry.choose_gemm_tile(batch, shared_nbytes).shared <= shared_nbytes
+        assert mma.choose_gemm_tile(batch, shared_nbytes).shared <= shared_nbytes
     assert max(tile.shared for tile in (large, narrow, small)) <= shared_nbytes

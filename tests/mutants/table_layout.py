@@ -22,7 +22,7 @@ from tests.kernels.layout import (
     test_transfer,
 )
 from tests.mutants.mutant import Edit, Mutant
-from vgg16gpu.compiler.lowering.layout.resize import PassOrder
+from vgg16gpu.compiler.op_kernels.layout.resize import PassOrder
 from vgg16gpu.program.types import DType, Layout
 
 taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)

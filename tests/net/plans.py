@@ -28,8 +28,8 @@ from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.loss import Term, loss_graph, pair_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales

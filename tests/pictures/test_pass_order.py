@@ -5,7 +5,7 @@ from __future__ import annotations
 import PIL
 import pytest
 
-from vgg16gpu.compiler.lowering.layout.resize import PassOrder
+from vgg16gpu.compiler.op_kernels.layout.resize import PassOrder
 from vgg16gpu.pictures import pass_order as module
 from vgg16gpu.pictures.pass_order import pass_order
 

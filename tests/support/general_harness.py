@@ -1,4 +1,4 @@
-"""One op on its own, between values of chosen layouts, without a planner: what general lowerings are tested with.
+"""One op on its own, between values of chosen layouts, without a planner: what general op kernels are tested with.
 
 Between the buffers and in the output lies poison: a float that no thread stored is NaN, a store beside a buffer is
 found afterwards.
@@ -15,9 +15,9 @@ import numpy as np
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Bench, stored
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler import op_kernel as ops
 from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
-from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, WeightPacker
+from vgg16gpu.compiler.op_kernels.base import OpContext, OpMemory, WeightPacker
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import StatusBlock
 from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
@@ -38,14 +38,14 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     values = [_put(bench, array, layout) for array, layout in zip(operands, layouts[:-1], strict=True)]
     y = TensorDesc("y", op.shape_of_y(*shapes), layouts[-1], NOWHERE)
     y = TensorDesc("y", y.shape, y.layout, bench.room(y.nbytes))
-    (lowering,) = ops.lowerings(op, "ffma")
-    assert lowering.any_layout or {*layouts} == {Layout.NHWC}
+    (op_kernel,) = ops.kernels_for(op, "ffma")
+    assert op_kernel.any_layout or {*layouts} == {Layout.NHWC}
     layer = OpContext(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     arena = WeightPacker()
-    constants = lowering.weights(layer, arena)
+    constants = op_kernel.weights(layer, arena)
     places = {upload.target: bench.put(upload.array) for upload in arena.uploads}
     x = tuple(values) if isinstance(op, MultiOp) else values[0]
-    steps = lowering.steps(layer, x, y, tuple(places[constant] for constant in constants), NO_PLACES)
+    steps = op_kernel.steps(layer, x, y, tuple(places[constant] for constant in constants), NO_PLACES)
     for step in steps:
         arguments(step)
     assert steps
@@ -81,13 +81,13 @@ def compute_all(
         TensorDesc("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found
     ]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]
-    (lowering,) = ops.lowerings(op, "ffma")
+    (op_kernel,) = ops.kernels_for(op, "ffma")
     layer = OpContext(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
-    workspace = bench.room(max(lowering.workspace_nbytes(layer), 4))
-    counters = bench.put(np.zeros(max(lowering.counters(layer), 1), np.float32))
+    workspace = bench.room(max(op_kernel.workspace_nbytes(layer), 4))
+    counters = bench.put(np.zeros(max(op_kernel.counters(layer), 1), np.float32))
     places = replace(NO_PLACES, workspace=workspace, counters=counters, further=tuple(results[1:]))
     x = tuple(values) if isinstance(op, MultiOp) else values[0]
-    steps = lowering.steps(layer, x, results[0], (), places)
+    steps = op_kernel.steps(layer, x, results[0], (), places)
     for step in steps:
         arguments(step)
     bench.run(*steps)

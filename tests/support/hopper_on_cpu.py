@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.kernel_signatures import arguments
 from tests.support.traced_device import HOPPER
-from vgg16gpu.compiler.lowering.conv.common import TAPS
-from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.compiler.op_kernels.conv.common import TAPS
+from vgg16gpu.compiler.op_kernels.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import Kernel, KernelLaunch, TmaDescriptor
 from vgg16gpu.program.types import Arena, DType, Pointer

@@ -23,10 +23,10 @@ from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Gemm, Identity, Op, Pool, Shape, Softmax
-from vgg16gpu.compiler.lowering import base
-from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.compiler.lowering.gemm import gemm_splitk
+from vgg16gpu.compiler.op_kernels import base
+from vgg16gpu.compiler.op_kernels.conv import conv_igemm
+from vgg16gpu.compiler.op_kernels.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
+from vgg16gpu.compiler.op_kernels.gemm import gemm_splitk
 from vgg16gpu.compiler.planner import memory, schedule
 from vgg16gpu.compiler.planner.memory import LiveRange
 from vgg16gpu.compiler.planner.plan import make_plan

@@ -12,10 +12,10 @@ import pytest
 from tests.support import workers
 from tests.support.kernel_harness import Result
 from tests.support.wgmma_harness import FullyCase, Trial, build_together
-from vgg16gpu.compiler.lowering.conv import conv_mma, conv_mma_first
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import HaloTile
-from vgg16gpu.compiler.lowering.gemm import gemm_mma, gemm_mma_pairs
-from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
+from vgg16gpu.compiler.op_kernels.conv import conv_mma, conv_mma_first
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import HaloTile
+from vgg16gpu.compiler.op_kernels.gemm import gemm_mma, gemm_mma_pairs
+from vgg16gpu.compiler.op_kernels.mma import MmaTile
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType

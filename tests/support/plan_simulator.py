@@ -1,6 +1,6 @@
 """A run of a plan on names: what the planner decided is recorded, then every read must find what was written last.
 
-The lowerings, conversions and entries do their work and note which value they read and write, and where. Nothing here
+The op kernels, conversions and entries do their work and note which value they read and write, and where. Nothing here
 knows the arguments of a kernel.
 """
 
@@ -15,11 +15,11 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler import op_kernel as ops
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import Op, Shape
-from vgg16gpu.compiler.lowering.base import ActivationScale, AnyLowering, HostInput, InputKernel, OpContext, OpMemory
-from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
+from vgg16gpu.compiler.op_kernels.base import ActivationScale, AnyOpKernel, HostInput, InputKernel, OpContext, OpMemory
+from vgg16gpu.compiler.op_kernels.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner import selection
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import ProgramBuilder
@@ -89,8 +89,8 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(value))
         return _observe(value, scaling)
 
-    def lowerings(op: Op, family: str) -> tuple[AnyLowering, ...]:
-        return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op, family))
+    def kernels_for(op: Op, family: str) -> tuple[AnyOpKernel, ...]:
+        return tuple(replace(op_kernel, steps=_noting(op_kernel, note)) for op_kernel in ops.kernels_for(op, family))
 
     _convert, _take_in, _give, _observe = convert.convert, layout.take_in, give.give, scales.observe
     with ExitStack() as stack:
@@ -100,19 +100,19 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
             (layout, "take_in", take_in),
             (give, "give", give_),
             (scales, "observe", observe),
-            (selection, "lowerings", lowerings),
+            (selection, "op_kernels", kernels_for),
         ):
             stack.enter_context(mock.patch.object(place, name, fake))
         yield
 
 
-def _noting(lowering: AnyLowering, note: Callable[[Event], None]) -> Callable[..., tuple[KernelLaunch, ...]]:
+def _noting(op_kernel: AnyOpKernel, note: Callable[[Event], None]) -> Callable[..., tuple[KernelLaunch, ...]]:
     def steps(layer: OpContext[Op], x: Any, y: TensorDesc, held: object, places: OpMemory) -> tuple[KernelLaunch, ...]:
-        nbytes = lowering.workspace_nbytes(layer)
-        words = [(places.counters, lowering.counters(layer)), (places.maxima, y.shape[0])]
-        words += [(places.control.status, y.shape[0])] if isinstance(lowering, InputKernel) else []
+        nbytes = op_kernel.workspace_nbytes(layer)
+        words = [(places.counters, op_kernel.counters(layer)), (places.maxima, y.shape[0])]
+        words += [(places.control.status, y.shape[0])] if isinstance(op_kernel, InputKernel) else []
         note(Event(x, y, (places.workspace, nbytes) if nbytes else None, tuple(words)))
-        return lowering.steps(layer, x, y, held, places)
+        return op_kernel.steps(layer, x, y, held, places)
 
     return steps
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.compiler.lowering.base import WeightPacker
+from vgg16gpu.compiler.op_kernels.base import WeightPacker
 from vgg16gpu.compiler.planner import plan as planner
 from vgg16gpu.compiler.planner.schedule import ProgramBuilder
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions

@@ -24,11 +24,11 @@ from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Relu, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering import tile_choice
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
-from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemmTile, GemvTile
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels import tile_choice
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import LargeTile, SmallTile
+from vgg16gpu.compiler.op_kernels.gemm.fc_wgmma_tiles import GemmTile, GemvTile
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, Scales, quantise, quantised_inputs

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.kernel_harness import seeded
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.conv.common import TAPS
-from vgg16gpu.compiler.lowering.conv.conv_mma_pairs import CORRECTION
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import TRUNCATION, promote_taps
+from vgg16gpu.compiler.op_kernels.conv.common import TAPS
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_pairs import CORRECTION
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma import TRUNCATION, promote_taps
 
 PIXELS, OUTPUTS, BLOCK, STEP = 64, 64, 64, 16
 CUT_BITS = np.uint64(53 - 24)  # of float64

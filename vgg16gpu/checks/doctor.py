@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.general.elementwise import relu_step
-from vgg16gpu.compiler.lowering.mma import FIRST_WITH_MMA
-from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.compiler.op_kernels.general.elementwise import relu_step
+from vgg16gpu.compiler.op_kernels.mma import FIRST_WITH_MMA
+from vgg16gpu.compiler.op_kernels.wgmma import has_wgmma
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal

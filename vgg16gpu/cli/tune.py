@@ -30,8 +30,8 @@ from vgg16gpu.cli.common.written import WritingCommand
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.op_kernels.wgmma import has_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import open_device, tuned
 from vgg16gpu.devices.cache import cache_dir

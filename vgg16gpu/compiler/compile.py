@@ -15,8 +15,8 @@ from vgg16gpu.compiler.choices import KERNELS, MAX_BATCH
 from vgg16gpu.compiler.graph.graph import Graph, cross_batch_op, infer_shapes
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import SESSION, Model
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import InputError, ModelError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.resize import PassOrder
+from vgg16gpu.compiler.op_kernels.layout.resize import PassOrder
 
 if TYPE_CHECKING:
     from PIL import Image

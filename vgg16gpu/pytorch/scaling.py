@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from vgg16gpu.compiler.lowering.mma import FIRST_WITH_BFLOAT16, FIRST_WITH_MMA
+from vgg16gpu.compiler.op_kernels.mma import FIRST_WITH_BFLOAT16, FIRST_WITH_MMA
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, MagnitudeCounts, can_count, count
 from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.compiler.op_kernels.general.magnitudes import COUNTS_NBYTES, KERNEL, MagnitudeCounts, can_count, count
 from vgg16gpu.compiler.quantization.scheme import BINS, Histogram, Scale, check_finite, quantised_inputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import NamedInput, batched

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm
 from vgg16gpu.compiler.graph.window import NO_PADS, Window
-from vgg16gpu.compiler.lowering.base import ceil_div, linear, scalars
+from vgg16gpu.compiler.op_kernels.base import ceil_div, linear, scalars
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
 from vgg16gpu.program.types import DeviceFacts, Pointer

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Conv
-from vgg16gpu.compiler.lowering.base import ceil_div, scalars
+from vgg16gpu.compiler.op_kernels.base import ceil_div, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.ladder.kernels import REGISTER_THREADS, Maker, Placed
 from vgg16gpu_lab.ladder.layers import Site

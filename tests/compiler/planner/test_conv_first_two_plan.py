@@ -11,10 +11,10 @@ from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu
-from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_first_two
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
+from vgg16gpu.compiler.op_kernels.base import ceil_div
+from vgg16gpu.compiler.op_kernels.conv import conv_first_two
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
@@ -67,7 +67,7 @@ def plan_of(precision: str, *batches: int, **options: Any) -> CompiledModel:
 
 
 def is_chained(selection: KernelAssignment) -> bool:
-    chains = [lowering is conv_first_two.LOWERING for lowering in selection.lowerings.values()]
+    chains = [op_kernel is conv_first_two.OP_KERNEL for op_kernel in selection.op_kernels.values()]
     assert not any(chains[1:])
     return chains[0]
 

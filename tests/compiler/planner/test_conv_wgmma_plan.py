@@ -19,8 +19,8 @@ from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Pool, Shape
 from vgg16gpu.compiler.graph.window import Window
-from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
+from vgg16gpu.compiler.op_kernels.base import ceil_div
+from vgg16gpu.compiler.op_kernels.gemm.fc_wgmma_tiles import TILE_OUT
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs

@@ -12,7 +12,7 @@ from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import HALF, zeros
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import BatchNorm, Op, Pool, Softmax
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
 from vgg16gpu.compiler.planner.selection import PlanOptions

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.random_graphs import SAME, zeros
-from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler import op_kernel as ops
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu, Softmax
 from vgg16gpu.compiler.graph.window import Window
-from vgg16gpu.compiler.lowering.base import InputKernel
+from vgg16gpu.compiler.op_kernels.base import InputKernel
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
 from vgg16gpu.errors import ModelError
@@ -48,11 +48,11 @@ def selection_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions
 
 
 def families(selection: KernelAssignment) -> dict[str, str]:
-    return {name: lowering.family for name, lowering in selection.lowerings.items()}
+    return {name: op_kernel.family for name, op_kernel in selection.op_kernels.items()}
 
 
 def takes_input(selection: KernelAssignment) -> bool:
-    return isinstance(selection.lowerings[selection.graph.ops[0].y], InputKernel)
+    return isinstance(selection.op_kernels[selection.graph.ops[0].y], InputKernel)
 
 
 # ---- What the device can do
@@ -106,8 +106,8 @@ def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int]
 )
 def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) -> None:
     assert takes_input(selection_of(graph)) is expected
-    others = [lowering for op, lowering in selection_of(graph).lowerings.items() if op != graph.ops[0].y]
-    assert not any(isinstance(lowering, InputKernel) for lowering in others)
+    others = [op_kernel for op, op_kernel in selection_of(graph).op_kernels.items() if op != graph.ops[0].y]
+    assert not any(isinstance(op_kernel, InputKernel) for op_kernel in others)
 
 
 # ---- What the user asks for
@@ -136,6 +136,6 @@ def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
 
 def test_the_planner_never_chooses_between_equals():
     """Of the ways that one family has for an op each has a priority of its own."""
-    every = [lowering for name in ops.modules() for lowering in ops.lowerings_in(name)]
-    ranks = [(lowering.op_type, lowering.family, lowering.priority) for lowering in every]
+    every = [op_kernel for name in ops.modules() for op_kernel in ops.kernels_in(name)]
+    ranks = [(op_kernel.op_type, op_kernel.family, op_kernel.priority) for op_kernel in every]
     assert len(set(ranks)) == len(ranks)

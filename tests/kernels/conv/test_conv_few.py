@@ -15,7 +15,7 @@ from tests.support.mma_harness import MmaTrial
 from tests.support.wgmma_harness import check, parameters, step_of, value_of
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Identity
-from vgg16gpu.compiler.lowering.conv import conv_few
+from vgg16gpu.compiler.op_kernels.conv import conv_few
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

@@ -10,7 +10,7 @@ import pytest
 from tests.support.judged_bits import check_batches, check_nan, check_positions, check_replays
 from tests.support.kernel_harness import seeded
 from tests.support.wgmma_harness import PRECISIONS, ConvCase, check, check_conv, parameters
-from vgg16gpu.compiler.lowering.conv.conv_first import FirstConvTile
+from vgg16gpu.compiler.op_kernels.conv.conv_first import FirstConvTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

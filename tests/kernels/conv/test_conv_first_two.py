@@ -13,7 +13,7 @@ from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.wgmma_harness import Images, Trial, convolution, fully, parameters, raw, resident, step_of, tile_id
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Op
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ConvPairTile
+from vgg16gpu.compiler.op_kernels.conv.conv_first_two import CUTS, ConvPairTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

@@ -15,8 +15,8 @@ from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, see
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
 from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.base import OpContext
-from vgg16gpu.compiler.lowering.conv import conv_general
+from vgg16gpu.compiler.op_kernels.base import OpContext
+from vgg16gpu.compiler.op_kernels.conv import conv_general
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Layout, TensorDesc
 
@@ -159,7 +159,7 @@ def test_work_is_counted(device: Device) -> None:
     op, x = Case((2, 6, 5, 5), 4, Window((3, 2)), group=2).make()
     operands = tuple(TensorDesc("x", array.shape, PLAIN, NOWHERE) for array in x)
     y = TensorDesc("y", op.shape_of_y(*(array.shape for array in x)), PLAIN, NOWHERE)
-    (step,) = conv_general.LOWERING.steps(OpContext(op, operands[0].shape, device.facts), operands, y, (), NO_PLACES)
+    (step,) = conv_general.OP_KERNEL.steps(OpContext(op, operands[0].shape, device.facts), operands, y, (), NO_PLACES)
     assert step.kernel.source == "conv_general.cu"
     assert step.flop == 2 * (2 * 4 * 3 * 4) * 3 * 3 * 2
     assert step.nbytes == 4 * (2 * 6 * 5 * 5 + 4 * 3 * 3 * 2 + 4 + 2 * 4 * 3 * 4)

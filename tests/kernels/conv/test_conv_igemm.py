@@ -20,7 +20,7 @@ from tests.support.kernel_harness import (
 )
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
+from vgg16gpu.compiler.op_kernels.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.devices.facts import H200

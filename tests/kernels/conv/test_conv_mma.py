@@ -20,8 +20,8 @@ from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
 from tests.support.wgmma_harness import Trial, check, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Op
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import TILES, HaloTile
-from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import TILES, HaloTile
+from vgg16gpu.compiler.op_kernels.mma import CONV_TILES, MmaTile
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

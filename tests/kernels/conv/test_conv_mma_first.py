@@ -13,7 +13,7 @@ from tests.support.kernel_harness import Result, assert_same_bits, seeded
 from tests.support.mma_harness import STORED, MmaTrial
 from tests.support.wgmma_harness import ConvCase, check, parameters, raw, resident, step_of, value_of
 from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.lowering.conv import conv_mma_first
+from vgg16gpu.compiler.op_kernels.conv import conv_mma_first
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale
 from vgg16gpu.devices.base import Device

@@ -15,8 +15,8 @@ from tests.support.mma_harness import MmaTrial, build_module, tile_id
 from tests.support.wgmma_harness import check, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Op
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import PAIR_TILES, HaloTile
-from vgg16gpu.compiler.lowering.mma_geometry import PAIR_CONV_TILES, MmaTile
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import PAIR_TILES, HaloTile
+from vgg16gpu.compiler.op_kernels.mma import PAIR_CONV_TILES, MmaTile
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

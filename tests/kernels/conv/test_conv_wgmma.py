@@ -22,7 +22,7 @@ from tests.support.wgmma_harness import (
     resident,
 )
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import LargeTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

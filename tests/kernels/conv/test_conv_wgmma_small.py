@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.judged_bits import check_fault, check_nan, check_positions, check_replays
 from tests.support.wgmma_harness import PRECISIONS, ConvCase, check_conv, parameters
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import SmallTile
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import SmallTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

@@ -16,9 +16,9 @@ from tests.support.wgmma_harness import ConvCase, Trial, parameters, raw, step_o
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import Conv, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS
-from vgg16gpu.compiler.lowering.conv.conv_first_two import ConvPairTile as ChainTile
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import SmallTile
+from vgg16gpu.compiler.op_kernels.conv.conv_first_two import CUTS
+from vgg16gpu.compiler.op_kernels.conv.conv_first_two import ConvPairTile as ChainTile
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import SmallTile
 from vgg16gpu.compiler.planner.selection import KEEPING
 from vgg16gpu.devices.cuda.device import CudaDevice
 

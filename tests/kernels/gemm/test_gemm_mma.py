@@ -18,7 +18,7 @@ from tests.support.mma_harness import FullyMmaCase as Case
 from tests.support.wgmma_harness import check, convolution, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Flatten
-from vgg16gpu.compiler.lowering.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
+from vgg16gpu.compiler.op_kernels.mma import GEMM_TILES, LARGE_48K, MAX_PARTS
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.devices.base import Device

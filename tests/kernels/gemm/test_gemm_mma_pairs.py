@@ -14,7 +14,7 @@ from tests.support.mma_harness import MmaTrial, build_module
 from tests.support.wgmma_harness import check, convolution, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Flatten
-from vgg16gpu.compiler.lowering.gemm.gemm_mma_pairs import TILES
+from vgg16gpu.compiler.op_kernels.gemm.gemm_mma_pairs import TILES
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DeviceFacts, DType

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.judged_bits import check_fault, check_nan, check_positions, check_replays
 from tests.support.wgmma_harness import PRECISIONS, FullyCase, check_fully, parameters
-from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemmTile
+from vgg16gpu.compiler.op_kernels.gemm.fc_wgmma_tiles import GemmTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

@@ -22,7 +22,7 @@ from tests.support.wgmma_harness import (
     step_of,
 )
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
-from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemvTile
+from vgg16gpu.compiler.op_kernels.gemm.fc_wgmma_tiles import GemvTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

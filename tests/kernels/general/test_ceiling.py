@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.kernels.layout.test_transfer import GUARD, memory_after
-from vgg16gpu.compiler.lowering.base import BLOCK
-from vgg16gpu.compiler.lowering.general.ceiling import CHAINS, ffma_step
+from vgg16gpu.compiler.op_kernels.base import BLOCK
+from vgg16gpu.compiler.op_kernels.general.ceiling import CHAINS, ffma_step
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Arena, Pointer
 

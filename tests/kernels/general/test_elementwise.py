@@ -25,8 +25,8 @@ from vgg16gpu.compiler.graph.ops import (
     ReluGradient,
     Shape,
 )
-from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
-from vgg16gpu.compiler.lowering.strided import View
+from vgg16gpu.compiler.op_kernels.general.elementwise import elementwise_step, relu_step
+from vgg16gpu.compiler.op_kernels.strided import View
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import KernelLaunch, Scalar
 from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc

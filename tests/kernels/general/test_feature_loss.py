@@ -17,8 +17,8 @@ from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.loss import CHUNK, FeatureLoss, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.base import OpContext
-from vgg16gpu.compiler.lowering.general import feature_loss
+from vgg16gpu.compiler.op_kernels.base import OpContext
+from vgg16gpu.compiler.op_kernels.general import feature_loss
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.types import Arena, DType, Layout, TensorDesc

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.kernel_harness import Bench, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, MagnitudeCounts, can_count, count
+from vgg16gpu.compiler.op_kernels.general.magnitudes import COUNTS_NBYTES, MagnitudeCounts, can_count, count
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Arena, DType, Layout, Pointer, TensorDesc
 

@@ -15,9 +15,9 @@ from tests.support.kernel_harness import Array, Bench, normal, seeded
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.graph.ops import Limits
-from vgg16gpu.compiler.lowering.base import OpContext, OpMemory, Rescaling
-from vgg16gpu.compiler.lowering.general import masked_gradient
-from vgg16gpu.compiler.lowering.layout.rescale import EXPONENT
+from vgg16gpu.compiler.op_kernels.base import OpContext, OpMemory, Rescaling
+from vgg16gpu.compiler.op_kernels.general import masked_gradient
+from vgg16gpu.compiler.op_kernels.layout.rescale import EXPONENT
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import StatusBlock

@@ -13,8 +13,8 @@ from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts,
 from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
 from vgg16gpu.checks.accuracy import assert_close, rms, tolerance
 from vgg16gpu.compiler.graph.ops import Array, MatMul, Shape
-from vgg16gpu.compiler.lowering.base import OpContext
-from vgg16gpu.compiler.lowering.general import matmul
+from vgg16gpu.compiler.op_kernels.base import OpContext
+from vgg16gpu.compiler.op_kernels.general import matmul
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Layout, TensorDesc
 
@@ -165,7 +165,7 @@ def test_work_is_counted(device: Device) -> None:
     op, x = Case((2, 1, 6, 5), (3, 5, 7), (7,)).make()
     operands = tuple(TensorDesc("x", array.shape, PLAIN, NOWHERE) for array in x)
     layer = OpContext(op, operands[0].shape, device.facts)
-    (step,) = matmul.LOWERING.steps(layer, operands, TensorDesc("y", (2, 3, 6, 7), NHWC, NOWHERE), (), NO_PLACES)
+    (step,) = matmul.OP_KERNEL.steps(layer, operands, TensorDesc("y", (2, 3, 6, 7), NHWC, NOWHERE), (), NO_PLACES)
     assert step.kernel.source == "matmul.cu"
     assert step.flop == 2 * math.prod((2, 3, 6, 7)) * 5
     assert step.nbytes == 4 * (2 * 6 * 5 + 3 * 5 * 7 + 7 + 2 * 4 * 6 * 7)

@@ -11,8 +11,8 @@ from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Bench, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.base import OpContext, OpMemory
-from vgg16gpu.compiler.lowering.general import pool_stored
+from vgg16gpu.compiler.op_kernels.base import OpContext, OpMemory
+from vgg16gpu.compiler.op_kernels.general import pool_stored
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import StatusBlock
 from vgg16gpu.program.types import DeviceFacts, DType, Layout, TensorDesc

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.layout.convert import convert
+from vgg16gpu.compiler.op_kernels.layout.convert import convert
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Layout, Pointer, TensorDesc
 from vgg16gpu.runtime.outputs import decoded

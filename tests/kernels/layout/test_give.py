@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.layout.test_convert import BYTES, STEP, bf16_bits, encoded, powers
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
-from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.compiler.op_kernels.layout.give import give
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Layout, TensorDesc, TensorFormat
 from vgg16gpu.runtime.outputs import decoded

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel_harness import Result, assert_same_bits, normal, one_op, run_graph, run_op, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Flatten, Identity, Shape
-from vgg16gpu.compiler.lowering.layout.layout import input_blocks
+from vgg16gpu.compiler.op_kernels.layout.layout import input_blocks
 from vgg16gpu.devices.base import Device
 
 COPY = Identity("x", "y", ("y",))

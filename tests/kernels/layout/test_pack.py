@@ -10,9 +10,9 @@ import pytest
 from tests.support.kernel_harness import assert_same_bits, normal, one_op, run_graph, seeded, stored
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.base import WeightPacker
-from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
-from vgg16gpu.compiler.lowering.layout import pack
+from vgg16gpu.compiler.op_kernels.base import WeightPacker
+from vgg16gpu.compiler.op_kernels.conv.common import GROUP_ALIGNMENT
+from vgg16gpu.compiler.op_kernels.layout import pack
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Pointer, padded_channels
 

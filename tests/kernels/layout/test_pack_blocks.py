@@ -11,9 +11,9 @@ import pytest
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import POISON, Bench, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
-from vgg16gpu.compiler.lowering.layout import pack
-from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw, whole_tiles
+from vgg16gpu.compiler.op_kernels.base import ActivationScale, WeightPacker
+from vgg16gpu.compiler.op_kernels.layout import pack
+from vgg16gpu.compiler.op_kernels.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw, whole_tiles
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu.program.types import Arena, DType, Pointer

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.support.kernel_harness import POISON, Bench, seeded
 from tests.support.libjpeg_colours import Planes, laid_out, planes_of, rgb
 from tests.support.selection import examples
-from vgg16gpu.compiler.lowering.layout.planes import step, table
+from vgg16gpu.compiler.op_kernels.layout.planes import step, table
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Pointer
 from vgg16gpu.program.ycbcr import plane_shapes

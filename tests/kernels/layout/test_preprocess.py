@@ -11,7 +11,7 @@ import pytest
 from tests.support.kernel_harness import FFMA, Result, one_op, run_graph, seeded
 from vgg16gpu.checks.accuracy import assert_close, tolerance
 from vgg16gpu.compiler.graph.ops import Identity
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.preprocessing import Preprocess

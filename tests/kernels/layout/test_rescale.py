@@ -12,8 +12,8 @@ import pytest
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Array, Bench, assert_same_bits, normal, seeded, stored
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.lowering.base import Rescaling
-from vgg16gpu.compiler.lowering.layout import rescale
+from vgg16gpu.compiler.op_kernels.base import Rescaling
+from vgg16gpu.compiler.op_kernels.layout import rescale
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import DType, Layout, TensorDesc
 

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.support import pillow_resize
 from tests.support.kernel_harness import POISON, Bench, seeded
 from tests.support.selection import examples
-from vgg16gpu.compiler.lowering.layout.resize import (
+from vgg16gpu.compiler.op_kernels.layout.resize import (
     ENTRY_WORDS,
     HEADER_WORDS,
     MAX_SIDE,

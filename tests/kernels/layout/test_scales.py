@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
-from vgg16gpu.compiler.lowering.layout.scales import WeightRows, choose, observe, scale_rows
+from vgg16gpu.compiler.op_kernels.base import ActivationScale, WeightPacker
+from vgg16gpu.compiler.op_kernels.layout.scales import WeightRows, choose, observe, scale_rows
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Arena, Layout, Pointer, TensorDesc
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.kernel_harness import Bench
-from vgg16gpu.compiler.lowering.layout.settle import WORDS, RunOutput, settle
+from vgg16gpu.compiler.op_kernels.layout.settle import WORDS, RunOutput, settle
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import StatusBlock
 from vgg16gpu.program.types import DType, TensorFormat

@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.layout.test_convert import bf16_bits
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.compiler.op_kernels.layout.take import take
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Arena, DType, Pointer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.lab.reports import reader
 from tests.lab.reports.reader import Printed, runnable
-from vgg16gpu.compiler.lowering.base import ceil_div, scalars
+from vgg16gpu.compiler.op_kernels.base import ceil_div, scalars
 from vgg16gpu.program.launch import Argument, Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Layout, Parameters, Places, Variant

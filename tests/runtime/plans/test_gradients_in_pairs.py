@@ -19,7 +19,7 @@ from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Array, Conv, Op, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.mma_pairs import has_pairs
+from vgg16gpu.compiler.op_kernels.mma_pairs import has_pairs
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs

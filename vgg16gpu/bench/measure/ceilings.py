@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.general.ceiling import ffma_step
+from vgg16gpu.compiler.op_kernels.general.ceiling import ffma_step
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.copy_kernel import transfer_step
 from vgg16gpu.errors import DeviceError

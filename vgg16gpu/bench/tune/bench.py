@@ -15,8 +15,8 @@ import numpy as np
 
 from vgg16gpu.bench.tune.cases import Case
 from vgg16gpu.bench.tune.tasks import TuneTask
-from vgg16gpu.compiler.lowering.base import OpMemory
-from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.op_kernels.base import OpMemory
+from vgg16gpu.compiler.op_kernels.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.program.launch import KernelLaunch, StatusBlock
@@ -37,9 +37,9 @@ class BenchRig:
 
     def __init__(self, device: Device, task: TuneTask, case: Case, choices: Sequence[Choice[Any]]) -> None:
         self.device, self.task, self.case = device, task, case
-        lowering, self._end = task.kernels.LOWERING, 0
+        op_kernel, self._end = task.kernels.OP_KERNEL, 0
         cut = [task.cut(choice) for choice in choices]
-        self._counters = max(lowering.counters(layer) for layer in cut)
+        self._counters = max(op_kernel.counters(layer) for layer in cut)
         self._batch = task.problem.batch
         self._x = self._room(len(case.x) * self._batch * case.x[0, 0].nbytes)
         self._y = self._room(task.y.nbytes)
@@ -47,7 +47,7 @@ class BenchRig:
         copies = -(-COLD_NBYTES // weights.nbytes)
         self._weights = [self._room(weights.nbytes) for _ in range(min(copies, MAX_LAUNCHES))]
         self._vectors = [self._room(vector.nbytes) for vector in vectors]
-        self._workspace = self._room(max(lowering.workspace_nbytes(layer) for layer in cut))
+        self._workspace = self._room(max(op_kernel.workspace_nbytes(layer) for layer in cut))
         words = MAX_LAUNCHES * self._counters + 1 + 2 * self._batch  # the error word, status words, magnitudes
         self._zeros = np.zeros(words, np.int32)
         self._words = self._room(self._zeros.nbytes)

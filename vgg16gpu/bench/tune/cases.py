@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from vgg16gpu.bench.tune.tasks import TuneTask
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.lowering.base import OpContext
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.gemm import fc_wgmma
-from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
+from vgg16gpu.compiler.op_kernels.base import OpContext
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.gemm import fc_wgmma
+from vgg16gpu.compiler.op_kernels.wgmma import block_nbytes, x_element
 from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 Doubles: TypeAlias = npt.NDArray[np.float64]

@@ -17,9 +17,9 @@ import numpy as np
 from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, BenchRig, WrongResultError
 from vgg16gpu.bench.tune.cases import case
 from vgg16gpu.bench.tune.tasks import TuneTask
-from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import CYCLE_SECONDS, LargeTile, SmallTile
-from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.op_kernels.conv import conv_wgmma
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import CYCLE_SECONDS, LargeTile, SmallTile
+from vgg16gpu.compiler.op_kernels.tile_choice import Choice
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.program.launch import Kernel

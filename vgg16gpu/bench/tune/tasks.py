@@ -13,11 +13,11 @@ from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
-from vgg16gpu.compiler.lowering.base import FLOAT, HostInput, InputKernel, OpContext, OpMemory
-from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.gemm import fc_wgmma
-from vgg16gpu.compiler.lowering.tile_choice import Choice
-from vgg16gpu.compiler.lowering.wgmma import y_element
+from vgg16gpu.compiler.op_kernels.base import FLOAT, HostInput, InputKernel, OpContext, OpMemory
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.gemm import fc_wgmma
+from vgg16gpu.compiler.op_kernels.tile_choice import Choice
+from vgg16gpu.compiler.op_kernels.wgmma import y_element
 from vgg16gpu.compiler.planner.selection import PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.compiler.vgg.architecture import Vgg
@@ -76,9 +76,9 @@ class TuneTask:
     @cached_property
     def x(self) -> TensorDesc | HostInput:
         """What is read, at no place."""
-        if isinstance(self.kernels.LOWERING, InputKernel):
+        if isinstance(self.kernels.OP_KERNEL, InputKernel):
             return HostInput(NOWHERE, "float32")
-        takes = self.kernels.LOWERING.takes(self.layer)
+        takes = self.kernels.OP_KERNEL.takes(self.layer)
         element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
         return TensorDesc(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
 
@@ -94,7 +94,7 @@ class TuneTask:
         self, choice: Choice[Any], x: TensorDesc | HostInput, y: TensorDesc, weights: object, places: OpMemory
     ) -> KernelLaunch:
         """The launch with this choice."""
-        (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, weights, places)
+        (step,) = self.kernels.OP_KERNEL.steps(self.cut(choice), x, y, weights, places)
         return step  # type: ignore[no-any-return]
 
     def dry_step(self, choice: Choice[Any]) -> KernelLaunch:
@@ -116,7 +116,7 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
         for layers in zip(*runs, strict=True):
             for layer in layers:
                 for kernels in KERNELS:
-                    if selection.lowerings[layer.op.y] is kernels.LOWERING:
+                    if selection.op_kernels[layer.op.y] is kernels.OP_KERNEL:
                         yield TuneTask(kernels, layer)
 
 

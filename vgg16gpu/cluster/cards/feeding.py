@@ -17,7 +17,7 @@ from vgg16gpu.runtime.answers.rows import FileEvents
 from vgg16gpu.runtime.answers.stream import Tell
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 
 # Slots that a process has at most: two on their way to the device, as a `Feed` has, and two that are there when it

@@ -25,7 +25,7 @@ from vgg16gpu.runtime.answers.feeding import DeviceSeconds
 from vgg16gpu.runtime.plans.opening import Timings
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles
 
 BUILDING: Final = 0  # the channel

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Op, Pool, Shape, Transpose, op_arrays, with_operands
-from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import ActivationScale, WeightPacker
-from vgg16gpu.compiler.lowering.layout import preprocess, scales
-from vgg16gpu.compiler.lowering.mma_pairs import has_pairs
+from vgg16gpu.compiler.op_kernels import kernels_for
+from vgg16gpu.compiler.op_kernels.base import ActivationScale, WeightPacker
+from vgg16gpu.compiler.op_kernels.layout import preprocess, scales
+from vgg16gpu.compiler.op_kernels.mma_pairs import has_pairs
 from vgg16gpu.compiler.planner.schedule import ROWS, ProgramBuilder
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.errors import ModelError
@@ -59,7 +59,7 @@ def _plan_of_several(
 
 def _keeps_images_apart(selection: KernelAssignment, shape: Shape) -> bool:
     """Whether what is in pairs has as many images as the input: each has words of its own, by its number."""
-    on_tensor_cores = (op for op in selection.graph.ops if selection.lowerings[op.y].family != "ffma")
+    on_tensor_cores = (op for op in selection.graph.ops if selection.op_kernels[op.y].family != "ffma")
     values = {name for op in on_tensor_cores for name in (op.x, op.y)}
     return len(shape) in ROWS and all(selection.shapes[name][:1] == shape[:1] for name in values)
 
@@ -69,7 +69,7 @@ def _with_stored_inputs(graph: Graph) -> Graph:
     copies: dict[str, Op] = {}
     ops: list[Op] = []
     for op in graph.ops:
-        if not any(lowering.any_layout for lowering in lowerings(op)):
+        if not any(op_kernel.any_layout for op_kernel in kernels_for(op)):
             for item in graph.others:
                 is_map = len(item.shape) in ROWS and item.name not in graph.twins  # which are taken in as the input is
                 if item.name in op.operands and is_map:
@@ -190,7 +190,7 @@ def _scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, Act
     names: dict[str, bool] = {}
     twins = selection.graph.twins
     sampled = (op for op in selection.graph.ops if selection.unsampled.isdisjoint(op.results) and op.y not in twins)
-    ops = [op for op in sampled if selection.lowerings[op.y].family != "ffma"]
+    ops = [op for op in sampled if selection.op_kernels[op.y].family != "ffma"]
     for op in ops:
         names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
         names.setdefault(op.y, False)
@@ -220,13 +220,13 @@ def _constants(selection: KernelAssignment, arena: WeightPacker) -> dict[str, ob
     constants: dict[str, object] = {}
     known: dict[tuple[object, ...], object] = {}  # what twins, and their ways back, share
     for layer in selection.layers(selection.shapes):
-        lowering = selection.lowerings[layer.op.y]
+        op_kernel = selection.op_kernels[layer.op.y]
         arrays = tuple(map(id, op_arrays(layer.op)))
-        key = (type(layer.op), arrays, lowering, layer.x_shape[1:], layer.x_scaling, layer.y_scaling, layer.rescaled)
+        key = (type(layer.op), arrays, op_kernel, layer.x_shape[1:], layer.x_scaling, layer.y_scaling, layer.rescaled)
         if arrays and key in known:
             constants[layer.op.y] = known[key]
             continue
-        constants[layer.op.y] = known[key] = lowering.weights(layer, arena)
+        constants[layer.op.y] = known[key] = op_kernel.weights(layer, arena)
         if selection.splits_float32 and layer.y_scaling and layer.y_scaling is not layer.x_scaling:
             arena.finish.append(scales.choose(layer.y_scaling))
     return constants

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
-from vgg16gpu.compiler.lowering.base import (
+from vgg16gpu.compiler.op_kernels.base import (
     FLOAT,
     ActivationScale,
     HostInput,
@@ -20,7 +20,7 @@ from vgg16gpu.compiler.lowering.base import (
     OpMemory,
     Rescaling,
 )
-from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
+from vgg16gpu.compiler.op_kernels.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner.memory import LiveRange, assign_offsets
 from vgg16gpu.compiler.planner.selection import KernelAssignment
 from vgg16gpu.errors import ModelError
@@ -39,7 +39,7 @@ ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for
 class ProgramBuilder:
     """Makes the programs of a kernel selection.
 
-    `weights` are what each op's lowering put into the arena, `held` the places of the graph's constants.
+    `weights` are what each op's op kernel put into the arena, `held` the places of the graph's constants.
     `normalisation`: scale and shift of the entry for bytes. With `keep_values` no buffer is used twice. `reserved`:
     bytes at the start of the activation arena that are left alone. `given`: what further inputs are made of that are
     read where a caller has them.
@@ -112,7 +112,7 @@ class _Schedule:
             name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
         }
         # Not what is in range whatever is multiplied, nor a map that is looked at together with what is pooled of it:
-        looked_at = self.selection.lowerings.keys() - self.rescaled.keys()
+        looked_at = self.selection.op_kernels.keys() - self.rescaled.keys()
         stored = {name for name, element in self.elements.items() if element in WATCHED and name in looked_at}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
         self.bounded = self._bounded()
@@ -155,7 +155,7 @@ class _Schedule:
 
     def _takes_raw(self, layer: OpContext[Op]) -> bool:
         """Whether an op reads images as they come."""
-        return isinstance(self.selection.lowerings[layer.op.y], InputKernel)
+        return isinstance(self.selection.op_kernels[layer.op.y], InputKernel)
 
     @property
     def _stored_twins(self) -> tuple[str, ...]:
@@ -174,18 +174,18 @@ class _Schedule:
         found |= dict.fromkeys(self._stored_twins, DType.F32)
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
-            wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
-            lowering = self.selection.lowerings[layer.op.y]
-            found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else lowering.gives(layer, wanted)
-            found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else DType.F32))
+            wanted = self.selection.op_kernels[readers[0].op.y].takes(readers[0]) if readers else FLOAT
+            op_kernel = self.selection.op_kernels[layer.op.y]
+            found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else op_kernel.gives(layer, wanted)
+            found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if op_kernel.keeps else DType.F32))
         return found
 
     def _converted(self, layer: OpContext[Op]) -> dict[str, DType]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
-        lowering = self.selection.lowerings[layer.op.y]
-        takes = lowering.takes(layer)
+        op_kernel = self.selection.op_kernels[layer.op.y]
+        takes = op_kernel.takes(layer)
         stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
-        kept = () if lowering.reads_factors else self.rescaled.keys()
+        kept = () if op_kernel.reads_factors else self.rescaled.keys()
         return {name: takes[0] for name, element in stored.items() if element not in takes or name in kept}
 
     def _is_high_half(self, name: str, element: DType) -> bool:
@@ -199,11 +199,11 @@ class _Schedule:
             return Layout.PLAIN
         if name not in self.producers or self.elements[name] is not DType.F32:  # images, or what kernels know so
             return Layout.NHWC
-        lowerings = [
-            self.selection.lowerings[self.producers[name].y],
-            *(self.selection.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
+        op_kernels = [
+            self.selection.op_kernels[self.producers[name].y],
+            *(self.selection.op_kernels[reader.op.y] for reader in self.readers.get(name, ())),
         ]
-        return Layout.PLAIN if all(lowering.any_layout for lowering in lowerings) else Layout.NHWC
+        return Layout.PLAIN if all(op_kernel.any_layout for op_kernel in op_kernels) else Layout.NHWC
 
     def _value(self, name: str, element: DType, pointer: Pointer) -> TensorDesc:
         scaling = self.selection.scalings.get(name)
@@ -223,7 +223,7 @@ class _Schedule:
         """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
         raw = [item.name for item in self.graph.inputs if item.name not in self.given]
         raw_nbytes = sum(aligned(4 * math.prod(self.shapes[name])) for name in raw)
-        counters = [self.selection.lowerings[layer.op.y].counters(layer) for layer in self.layers]
+        counters = [self.selection.op_kernels[layer.op.y].counters(layer) for layer in self.layers]
         in_block = [aligned(self._control(raw_nbytes, counters).end)]  # where outputs begin, from the block's start
         for name in self.graph.outputs:
             in_block.append(in_block[-1] + aligned(4 * math.prod(self.shapes[name])))
@@ -305,7 +305,7 @@ class _Schedule:
                     continue
                 place = "converted", f"{layer.op.y}\0{name}"
                 lives[place] = LiveRange(self._value(name, other, _at(0)).nbytes, step, step)
-            if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
+            if nbytes := self.selection.op_kernels[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = LiveRange(nbytes, step, step)
             if layer.op.y in self.rescaled:
                 last = end if layer.op.y in outputs else last_use.get(layer.op.y, step)
@@ -324,7 +324,7 @@ class _Schedule:
         read = name in self.readers
         if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not DType.F32:
             return False
-        aligned_rows = self.shapes[name][-1] % self.selection.lowerings[name].output_alignment == 0
+        aligned_rows = self.shapes[name][-1] % self.selection.op_kernels[name].output_alignment == 0
         return name in self.graph.outputs and aligned_rows and not read
 
     # What is launched
@@ -334,8 +334,8 @@ class _Schedule:
         read = {name: self.placement.values[name] for name in op.operands}
         if self._takes_raw(layer):
             source, y = self._source(self.placement.given[op.x]), self.placement.values[op.y]
-            lowering = self.selection.lowerings[op.y]
-            return [*lowering.steps(layer, source, y, self.weights[op.y], self._op_places(op))]
+            op_kernel = self.selection.op_kernels[op.y]
+            return [*op_kernel.steps(layer, source, y, self.weights[op.y], self._op_places(op))]
         steps += [self._take_in(name) for name in op.operands if name in self.waiting]
         for name, element in self._converted(layer).items():
             if self._is_high_half(name, element):
@@ -351,9 +351,9 @@ class _Schedule:
             read[name] = converted
         if op.y in self.scaled:
             steps += self._find_bounds(op.operands[1:])
-        lowering = self.selection.lowerings[op.y]
-        x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiOpKernel) else read[op.x]
-        steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
+        op_kernel = self.selection.op_kernels[op.y]
+        x = tuple(read[name] for name in op.operands) if isinstance(op_kernel, MultiOpKernel) else read[op.x]
+        steps += op_kernel.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
         return steps
 
     def _source(self, given: TensorDesc) -> HostInput:
@@ -392,7 +392,7 @@ class _Schedule:
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
             is_alone = len(readers) == 1 and layer.op.y not in self.graph.outputs
-            if is_alone and self.selection.lowerings[layer.op.y].rescales and readers[0].op.y in self.rescaled:
+            if is_alone and self.selection.op_kernels[layer.op.y].rescales and readers[0].op.y in self.rescaled:
                 found[layer.op.y] = readers[0]
         return found
 
@@ -403,7 +403,7 @@ class _Schedule:
 
     def _lives_of_factors(self, layer: OpContext[Op], life: LiveRange, born: int) -> dict[_Buffer, LiveRange]:
         """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
-        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - gradients alone come here
+        from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - gradients alone come here
 
         y, batch, step = layer.op.y, layer.x_shape[0], life.first
         first = born if layer.op.x in self.scaled else step
@@ -416,21 +416,21 @@ class _Schedule:
             return replace(value, factor=buffers["factors", self.scaled[value.name].op.y])
         if value.name not in self.rescaled:
             return value
-        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - as above
 
         return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
 
     def _rescaling(self, reader: OpContext[Op], names: Sequence[str]) -> Rescaling:
         """How what `reader` multiplies is rescaled, the sum of these values."""
-        from vgg16gpu.compiler.lowering.conv.known_linear import rescaling  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.op_kernels.conv.known_linear import rescaling  # noqa: PLC0415 - as above
 
         assert isinstance(reader.op, Conv)  # nothing else is rescaled
-        element = self.selection.lowerings[reader.op.y].takes(reader)[0]
+        element = self.selection.op_kernels[reader.op.y].takes(reader)[0]
         return rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
 
     def _find_bounds(self, names: Iterable[str]) -> list[KernelLaunch]:
         """What finds the largest magnitudes that are wanted of these values, where what computes them has not."""
-        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - as above
 
         steps = []
         for name in names:
@@ -444,12 +444,12 @@ class _Schedule:
         op = self.producers.get(name)
         if op is None or name != op.results[-1]:
             return False
-        return self.selection.lowerings[op.y].finds_bound or (
+        return self.selection.op_kernels[op.y].finds_bound or (
             name in self.rescaled and self.elements[name] is not DType.F32
         )
 
     def _rescale(self, layer: OpContext[Op], x: TensorDesc, y: TensorDesc) -> KernelLaunch:
-        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - as above
 
         return rescale.rescale(x, y, self._rescaling(layer, (x.name,)), self._maxima(x.name))
 
@@ -478,7 +478,7 @@ class _Schedule:
         if self.takes_input:
             layer = self.layers[0]
             y, weights = self.placement.values[layer.op.y], self.weights[layer.op.y]
-            steps = self.selection.lowerings[layer.op.y].steps(layer, source, y, weights, self._op_places(layer.op))
+            steps = self.selection.op_kernels[layer.op.y].steps(layer, source, y, weights, self._op_places(layer.op))
         elif self._stays_raw:
             steps = ()
         else:

@@ -24,9 +24,9 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.graph.passes import CLIP_PASSES, simplify
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
-from vgg16gpu.compiler.lowering import lowerings, mma_pairs
-from vgg16gpu.compiler.lowering.base import FLOAT, ActivationScale, AnyLowering, OpContext
-from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels import kernels_for, mma_pairs
+from vgg16gpu.compiler.op_kernels.base import FLOAT, ActivationScale, AnyOpKernel, OpContext
+from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.types import DeviceFacts, DType
@@ -119,7 +119,7 @@ KEEPING: Final = ("fp16", "bf16")  # of pairs the pool is a launch of its own: t
 
 @dataclass(frozen=True, eq=False)
 class KernelAssignment:
-    """A graph with a lowering for each op. `shapes` are those of the smallest batch.
+    """A graph with an op kernel for each op. `shapes` are those of the smallest batch.
 
     The graph may have a FusedConvPair in place of its first two ops; `quantised` knows their parts. `input_limits`: to
     what the run-time input is clipped as it is taken in.
@@ -129,7 +129,7 @@ class KernelAssignment:
     facts: DeviceFacts
     shapes: Mapping[str, Shape]
     precision: str
-    lowerings: Mapping[str, AnyLowering]  # by the name of the op's result
+    op_kernels: Mapping[str, AnyOpKernel]  # by the name of the op's result
     scalings: Mapping[str, ActivationScale] = field(default_factory=dict)
     quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
     input_limits: Limits | None = None
@@ -142,8 +142,8 @@ class KernelAssignment:
     @property
     def families(self) -> Mapping[str, str]:
         """The kernels of each op, by the names of its results."""
-        chosen = [(op, self.lowerings[op.y]) for op in self.graph.ops if op.y in self.lowerings]
-        return {name: lowering.family for op, lowering in chosen for name in op.results}
+        chosen = [(op, self.op_kernels[op.y]) for op in self.graph.ops if op.y in self.op_kernels]
+        return {name: op_kernel.family for op, op_kernel in chosen for name in op.results}
 
     def layers(self, shapes: Mapping[str, Shape]) -> Iterator[OpContext[Op]]:
         """The ops where they stand, for a run with these shapes."""
@@ -192,7 +192,7 @@ class KernelAssignment:
 
     def rescales(self, op: Op) -> bool:
         """Whether an op brings each image of what it reads to float16's range, by a factor that its result keeps."""
-        return op.y in self._linear and self.lowerings[op.y].family != "ffma"
+        return op.y in self._linear and self.op_kernels[op.y].family != "ffma"
 
     @cached_property
     def unsampled(self) -> frozenset[str]:
@@ -210,7 +210,7 @@ class KernelAssignment:
         read: set[str] = set()
         for op in reversed(self.graph.ops):
             is_sampled = self.unsampled.isdisjoint(op.results) and op.y not in self.graph.twins
-            on_tensor_cores = self.lowerings[op.y].family != "ffma" and is_sampled
+            on_tensor_cores = self.op_kernels[op.y].family != "ffma" and is_sampled
             if on_tensor_cores or not read.isdisjoint(op.results):
                 kept.append(op)
                 read.update(op.operands)
@@ -252,11 +252,11 @@ class KernelAssignment:
         return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
 
     def choosing(self, families: tuple[str, ...]) -> KernelAssignment:
-        """The same with the best lowering of each op, from the first of these families that has one.
+        """The same with the best op kernel of each op, from the first of these families that has one.
 
         Raises ModelError for an op that has none.
         """
-        chosen: dict[str, AnyLowering] = {}
+        chosen: dict[str, AnyOpKernel] = {}
         for layer in self.layers(self.shapes):
             usable = _usable(layer, families)
             if isinstance(layer.op, Pool) and (layer.op.x not in chosen or chosen[layer.op.x].family == "ffma"):
@@ -264,7 +264,7 @@ class KernelAssignment:
             if self._lacks_scales(layer):
                 usable = ("ffma",)
             chosen[layer.op.y] = _best(layer, usable)
-        return replace(self, lowerings=chosen)
+        return replace(self, op_kernels=chosen)
 
     def with_limits(self) -> KernelAssignment:
         """The same with clips as limits of what computes or takes in their operands, where kernels know these."""
@@ -281,7 +281,7 @@ class KernelAssignment:
         found = pooled_maps(self.graph) if self.precision in KEEPING else {}
         if not found:
             return self
-        chosen = self.choosing(families).lowerings
+        chosen = self.choosing(families).op_kernels
         stored = {y: pool for y, pool in found.items() if chosen[y].keeps and chosen[y].family == chosen[pool.y].family}
         return replace(self, graph=with_kept_maps(self.graph, stored))
 
@@ -294,7 +294,7 @@ class KernelAssignment:
 
     def stored_pairs(self, layer: OpContext[Op]) -> tuple[str, ...]:
         """The results that an op stores as pairs of float16."""
-        is_pair = self.lowerings[layer.op.y].gives(layer, FLOAT) is DType.F16_PAIR
+        is_pair = self.op_kernels[layer.op.y].gives(layer, FLOAT) is DType.F16_PAIR
         return layer.op.results if is_pair else ()
 
     @property
@@ -318,7 +318,10 @@ class KernelAssignment:
 def select_kernels(
     graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
 ) -> KernelAssignment:
-    """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
+    """The best op kernel of each op.
+
+    Raises ModelError for an op that has none, or a family that can do nothing here.
+    """
     families = tuple(dict.fromkeys((options.kernels, "ffma")))
     if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
@@ -358,16 +361,16 @@ def _usable(layer: OpContext[Op], families: tuple[str, ...]) -> tuple[str, ...]:
     return ("ffma",) if plain else families
 
 
-def _best(layer: OpContext[Op], families: tuple[str, ...]) -> AnyLowering:
+def _best(layer: OpContext[Op], families: tuple[str, ...]) -> AnyOpKernel:
     found = _found(layer, families)
     if found is None:
         raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
     return found
 
 
-def _found(layer: OpContext[Op], families: tuple[str, ...]) -> AnyLowering | None:
+def _found(layer: OpContext[Op], families: tuple[str, ...]) -> AnyOpKernel | None:
     for family in families:
-        for lowering in lowerings(layer.op, family):
-            if lowering.supports(layer) and (lowering.keeps or not keeps_map(layer.op)):
-                return lowering
+        for op_kernel in kernels_for(layer.op, family):
+            if op_kernel.supports(layer) and (op_kernel.keeps or not keeps_map(layer.op)):
+                return op_kernel
     return None

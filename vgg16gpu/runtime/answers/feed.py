@@ -19,7 +19,7 @@ from vgg16gpu.runtime.outputs import OutputRows
 from vgg16gpu.runtime.streaming import StagingBuffer
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
     from vgg16gpu.runtime.answers.fitting import GpuResizer
 
 DEPTH = 3  # batches: one is computed, one waits for that, one is filled

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout import planes, resize
-from vgg16gpu.compiler.lowering.layout.resize import Integers, ResizeSpec
+from vgg16gpu.compiler.op_kernels.layout import planes, resize
+from vgg16gpu.compiler.op_kernels.layout.resize import Integers, ResizeSpec
 from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.pass_order import pass_order

@@ -25,7 +25,7 @@ from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
 # Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.

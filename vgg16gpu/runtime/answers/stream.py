@@ -22,7 +22,7 @@ from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
-    from vgg16gpu.compiler.lowering.layout.resize import ResizeSpec
+    from vgg16gpu.compiler.op_kernels.layout.resize import ResizeSpec
     from vgg16gpu.devices.picture_decoder import PictureCodec
     from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.guard import guarded
-from vgg16gpu.compiler.lowering.layout.settle import RunOutput, settle
-from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.compiler.op_kernels.guard import guarded
+from vgg16gpu.compiler.op_kernels.layout.settle import RunOutput, settle
+from vgg16gpu.compiler.op_kernels.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
 from vgg16gpu.program.launch import KernelLaunch, LaunchPlan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.compiler.op_kernels.layout.give import give
 from vgg16gpu.program.launch import Argument, KernelLaunch, LaunchPlan, TmaDescriptor
 from vgg16gpu.program.types import Arena, Pointer, TensorDesc, TensorFormat
 from vgg16gpu.runtime.executor import Executor

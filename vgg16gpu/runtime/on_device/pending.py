@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.settle import KERNEL, WORDS
+from vgg16gpu.compiler.op_kernels.layout.settle import KERNEL, WORDS
 from vgg16gpu.devices.base import ArrayInterop, CardMemory, Device
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.runtime.outputs import LOST, NONFINITE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.lowering.guard import guarded
-from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.compiler.op_kernels.guard import guarded
+from vgg16gpu.compiler.op_kernels.layout.take import take
 from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor

@@ -13,8 +13,8 @@ from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, pair_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.op_kernels.general.feature_loss import target_elements
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.numbers import finite_numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vgg16gpu.compiler.lowering.base import ceil_div, scalars
+from vgg16gpu.compiler.op_kernels.base import ceil_div, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.types import Pointer
 from vgg16gpu_lab.problem import Problem

@@ -1,6 +1,6 @@
 """Direct convolution, several output channels per thread: the Python side of kernels/lab/direct/several_channels.cu."""
 
-from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.op_kernels.base import ceil_div
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu_lab.variants.direct.launches import BLOCK, cover, launch

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from vgg16gpu.compiler.lowering.base import ceil_div, scalars
+from vgg16gpu.compiler.op_kernels.base import ceil_div, scalars
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.op_kernels.base import ceil_div
 from vgg16gpu.program.launch import Dim3, Kernel
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import Launches, Parameters, Places, Variant

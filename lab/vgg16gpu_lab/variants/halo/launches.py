@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.op_kernels.base import ceil_div
 from vgg16gpu.program.launch import Dim3
 from vgg16gpu_lab.problem import Problem
 from vgg16gpu_lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
