@@ -57,7 +57,7 @@ class Reference:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every output is compared."""
+        """Return whether every output is compared."""
         return len(self.rows) == self.problem.out_height
 
     @property

@@ -29,7 +29,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone can reach it."""
+        """Return whether this machine alone can reach it."""
         return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
     def __str__(self) -> str:

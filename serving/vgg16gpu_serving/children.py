@@ -65,7 +65,7 @@ class Child:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it has worked before, and has not answered for longer than it may."""
+        """Return whether it has worked before, and has not answered for longer than it may."""
         return self.is_up and self.silent is not None and self.silent > self.patience
 
 
@@ -107,7 +107,7 @@ def ignore_signals() -> None:
 
 
 def is_ignored(number: signal.Signals) -> bool:
-    """Whether whoever started this process has had it ignore a signal, as nohup does."""
+    """Return whether whoever started this process has had it ignore a signal, as nohup does."""
     return signal.getsignal(number) is signal.SIG_IGN
 
 

@@ -130,7 +130,7 @@ class SlotPool:
 
     @property
     def used(self) -> int:
-        """How many are leased."""
+        """Return how many are leased."""
         return self._count - len(self._free)
 
     def lease(self, count: int) -> Lease:

@@ -31,7 +31,7 @@ class CancelToken:
 
     @property
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self._is_cancelled or time.monotonic() > self.deadline
 
     def check(self) -> None:

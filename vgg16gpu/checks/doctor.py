@@ -109,7 +109,7 @@ class DoctorReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether the device that was asked for works; other things may still be wrong."""
+        """Return whether the device that was asked for works; other things may still be wrong."""
         return not self.trial.problem
 
 

@@ -108,7 +108,7 @@ _BEFORE_SOFTMAX: Final = (
 
 
 def _are_probabilities(rows: _Rows, slack: _Rows | int) -> bool:
-    """Whether each row that can be judged is one of probabilities."""
+    """Return whether each row that can be judged is one of probabilities."""
     rest = rows[np.isfinite(rows).all(axis=1)]
     room = min(_MOST, _SUM_ERROR + float(np.max(np.sum(slack * np.ones(rows.shape), axis=1), initial=0.0)))
     inside = bool((rest >= -_FLOAT32).all() and (rest <= 1 + _SUM_ERROR).all())

@@ -71,7 +71,7 @@ def import_onnxruntime() -> Any:
 
 
 def _is_utf8(path: Path) -> bool:
-    """Whether the file system's name of a path, which may be any bytes, is UTF-8."""
+    """Return whether the file system's name of a path, which may be any bytes, is UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

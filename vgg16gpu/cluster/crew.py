@@ -73,7 +73,7 @@ class DeviceState(Generic[E]):
 
     @property
     def works(self) -> bool:
-        """Whether it has not been taken out."""
+        """Return whether it has not been taken out."""
         return not self.share.problem
 
 

@@ -45,7 +45,7 @@ def finish(job: ShardJob, folder: JobFolder) -> dict[str, Any]:
 
 
 def check_sizes(job: ShardJob, folder: JobFolder, summary: Mapping[str, Any]) -> bool:
-    """Whether the summary of a job that has ended tells of all its parts; older ones do not.
+    """Return whether the summary of a job that has ended tells of all its parts; older ones do not.
 
     Raises ModelError, naming the part, where one has another size by now: it was cut, or replaced.
     """

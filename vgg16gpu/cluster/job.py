@@ -113,7 +113,7 @@ class ShardPlan:
 
 
 def shard_size(inputs: int, workers: int) -> int:
-    """How many inputs a shard has by default: some shards for each worker, neither tiny nor huge."""
+    """Return how many inputs a shard has by default: some shards for each worker, neither tiny nor huge."""
     return max(LEAST, min(MOST, -(-inputs // (EACH * max(1, workers)))))
 
 

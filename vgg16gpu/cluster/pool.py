@@ -100,7 +100,7 @@ class EnginePool(Closing):
 
     @property
     def has_processes(self) -> bool:
-        """Whether each device has a process of its own."""
+        """Return whether each device has a process of its own."""
         return not isinstance(self.engine, Engine)
 
     @property

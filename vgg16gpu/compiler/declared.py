@@ -29,11 +29,11 @@ class Declared:
 
     @property
     def is_float(self) -> bool:
-        """Whether kernels can compute it, or with it."""
+        """Return whether kernels can compute it, or with it."""
         return self.dtype is None or self.dtype.kind == "f"
 
     def fits(self, shape: Shape) -> bool:
-        """Whether an array of this shape is meant."""
+        """Return whether an array of this shape is meant."""
         declared = self.shape
         return declared is None or (
             len(declared) == len(shape) and all(want in (None, dim) for want, dim in zip(declared, shape, strict=True))

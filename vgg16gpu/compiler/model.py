@@ -135,7 +135,7 @@ class Model:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it was read from a file, beside which others may lie."""
+        """Return whether it was read from a file, beside which others may lie."""
         return self.file.is_on_disk
 
     @cached_property
@@ -145,12 +145,12 @@ class Model:
 
     @property
     def is_random(self) -> bool:
-        """Whether its metadata says that its weights are random: those of `model make` do."""
+        """Return whether its metadata says that its weights are random: those of `model make` do."""
         return self.metadata.get(NOTE_KEY) == RANDOM_NOTE
 
     @cached_property
     def has_scales(self) -> bool:
-        """Whether the file has scales of its own, which int8 takes: then none beside it are read."""
+        """Return whether the file has scales of its own, which int8 takes: then none beside it are read."""
         return bool(self.graph("int8").integers)
 
     def loaded(self, outputs: Sequence[str] | None = None) -> Graph:

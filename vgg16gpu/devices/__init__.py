@@ -27,7 +27,7 @@ _ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
 
 
 def is_device_name(name: str) -> bool:
-    """Whether `open_device` takes this name, be there such a device or not."""
+    """Return whether `open_device` takes this name, be there such a device or not."""
     return name in ("auto", "cpu") or _CUDA_NAME.fullmatch(name) is not None
 
 

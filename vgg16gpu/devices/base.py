@@ -87,7 +87,7 @@ class ArrayInterop(Protocol):
         """Hold back what will be enqueued on this foreign stream until all on the compute stream now is done."""
 
     def captures(self, stream: int) -> bool:
-        """Whether what is enqueued on this foreign stream now goes into a CUDA graph."""
+        """Return whether what is enqueued on this foreign stream now goes into a CUDA graph."""
 
     def open_stream(self) -> int:
         """The handle of a further stream, which waits for no other one; there as long as the device is open."""

@@ -57,7 +57,7 @@ class _Computed(NamedTuple):
     pieces: Mapping[int, _Stored]  # by number
 
     def is_same(self, finish: tuple[KernelLaunch, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
-        """Whether the same steps computed them of the same weights and scales."""
+        """Return whether the same steps computed them of the same weights and scales."""
         return (
             (self.scales, self.finish, self.given.keys()) == (scales, finish, given.keys())
             and all(form == given[number].form for number, (form, _) in self.given.items())
@@ -346,7 +346,7 @@ def _moved(step: KernelLaunch, by: int) -> KernelLaunch:
 
 
 def _are_equal(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:
-    """Whether arrays of one shape and type are the same memory, or equal bit by bit."""
+    """Return whether arrays of one shape and type are the same memory, or equal bit by bit."""
     if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
         return True
     first, second = (np.ascontiguousarray(one).view(f"u{one.dtype.itemsize}") for one in (a, b))

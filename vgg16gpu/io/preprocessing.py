@@ -139,7 +139,7 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """How many channels the network takes."""
+        """Return how many channels the network takes."""
         return len(self.mean)
 
     @property

@@ -18,5 +18,5 @@ def digits_model() -> Path:
 
 
 def is_digits(model: object) -> bool:
-    """Whether a model's name means this net: no file of that name is in the way."""
+    """Return whether a model's name means this net: no file of that name is in the way."""
     return model == NAME and not Path(NAME).exists()

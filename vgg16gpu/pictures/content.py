@@ -48,7 +48,7 @@ def suffix_of(path: str) -> str:
 
 
 def is_missing(error: OSError) -> bool:
-    """Whether there is no such file: nothing of that name, or a link to nothing."""
+    """Return whether there is no such file: nothing of that name, or a link to nothing."""
     return error.errno in _MISSING
 
 

@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        """How many the picture has."""
+        """Return how many the picture has."""
         return self.height * self.width
 
 

@@ -54,7 +54,7 @@ class InputSpec:
         return (*self.shape[1:], self.shape[0]) if turned else self.shape
 
     def turns(self, element_type: str) -> bool:
-        """Whether a sample has its channels last where the kernels read them first."""
+        """Return whether a sample has its channels last where the kernels read them first."""
         return self.channels_last and element_type == "float32" and len(self.shape) == 3
 
 

@@ -56,7 +56,7 @@ def count_scans(data: bytes) -> int:
 
 
 def holds_one_picture(data: bytes) -> bool:
-    """Whether behind the head of the first scan there are coded pixels, then the end of file and picture.
+    """Return whether behind the head of the first scan there are coded pixels, then the end of file and picture.
 
     So that no decoder finds another size, or another picture, behind what `read_header` has read.
     """
@@ -138,12 +138,12 @@ def _is_usual_frame(frame: bytes) -> bool:
 
 
 def _is_ycc(adobe: bytes) -> bool:
-    """Whether the block leaves three components what they are without it."""
+    """Return whether the block leaves three components what they are without it."""
     return not adobe.startswith(b"Adobe") or adobe[11] == 1
 
 
 def _is_upright(blocks: Iterable[bytes]) -> bool:
-    """Whether the picture is to be shown as it is stored: Pillow asks XMP where EXIF says nothing."""
+    """Return whether the picture is to be shown as it is stored: Pillow asks XMP where EXIF says nothing."""
     said = 0
     is_turned_by_xmp = has_exif = False
     for block in blocks:
@@ -209,7 +209,7 @@ def _is_whole_profile(segment: bytes) -> bool:
 
 
 def _is_whole_photoshop(segment: bytes) -> bool:
-    """Whether each block of the segment has its name's length, which Pillow reads whether it is there or not."""
+    """Return whether each block of the segment has its name's length, which Pillow reads whether it is there or not."""
     if not segment.startswith(b"Photoshop 3.0\0"):
         return True
     place = 14

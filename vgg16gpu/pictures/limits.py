@@ -22,7 +22,7 @@ _MAX_EXIF: Final = 256  # blocks, which Pillow joins one by one
 
 
 def is_decodable_in_time(data: bytes, pixels: int) -> bool:
-    """Whether a JPEG file does not walk so often over so many pixels that it would hold up all others."""
+    """Return whether a JPEG file does not walk so often over so many pixels that it would hold up all others."""
     # Counting takes a while: first what the file has room for, then what looks like scans, and only then what are some.
     most = _MAX_WALK // pixels
     return len(data) // _SCAN_NBYTES <= most or data.count(_SCAN_MARKER) <= most or count_scans(data) <= most

@@ -127,7 +127,7 @@ class Listing:
 
     @property
     def has_pictures(self) -> bool:
-        """Whether any of the files is read as a picture."""
+        """Return whether any of the files is read as a picture."""
         return any(file not in self.numbers for file in self.files)
 
     def line(self) -> str:
@@ -340,7 +340,7 @@ def _why_not(entry: os.DirEntry[str], recursive: bool) -> str | None:
 
 
 def _begins_as_picture(path: str, suffix: str) -> bool:
-    """Whether a regular file begins as a picture does; OSError where it cannot be read."""
+    """Return whether a regular file begins as a picture does; OSError where it cannot be read."""
     kind = picture_kind(read_head(path))
     # Raw files of cameras begin as TIFF does, with a preview in them that is not the picture.
     return kind is not None and (kind != "TIFF" or suffix in _TIFF_SUFFIXES)

@@ -84,11 +84,11 @@ class Slot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has to hear of it."""
+        """Return whether nobody has to hear of it."""
         return not (self.rows or self.failures or self.ends)
 
     def has_room(self, nbytes: int, needed: int = 0) -> bool:
-        """Whether one more row of so many bytes, which needs so many on the device, fits."""
+        """Return whether one more row of so many bytes, which needs so many on the device, fits."""
         fits_there = not self.most_needed or self.needed + needed <= self.most_needed
         return len(self.rows) < self.most_rows and self.used + nbytes <= len(self.buffer) and fits_there
 
@@ -147,7 +147,7 @@ class BufferPool:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether `pin` has been called."""
+        """Return whether `pin` has been called."""
         return self._buffer is not None
 
     def unpinned(self) -> Bytes | None:

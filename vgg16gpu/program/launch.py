@@ -244,7 +244,7 @@ class LaunchPlan:
         return tuple(value for value in self.others if value.pointer.arena is Arena.GIVEN)
 
     def is_whole(self, y: TensorDesc) -> bool:
-        """Whether an output does not have a row for each image, so that it is only of use as a whole."""
+        """Return whether an output does not have a row for each image, so that it is only of use as a whole."""
         return y.shape[:1] != (self.batch,)
 
     @property

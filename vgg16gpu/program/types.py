@@ -140,11 +140,11 @@ class TensorFormat:
         return shape[0] * math.prod(shape[2:]) * self.pitch
 
     def has_padding(self, shape: tuple[int, ...]) -> bool:
-        """Whether there is anything between the elements of an array of this shape."""
+        """Return whether there is anything between the elements of an array of this shape."""
         return self.extent(shape) != math.prod(shape)
 
     def is_that_of(self, value: TensorDesc) -> bool:
-        """Whether the value takes the same memory in this very form, padding included."""
+        """Return whether the value takes the same memory in this very form, padding included."""
         stored = TensorFormat.of(value)
         if value.element is not self.element or stored.extent(value.shape) != self.extent(value.shape):
             return False

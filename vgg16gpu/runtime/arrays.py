@@ -171,7 +171,7 @@ class InputForm:
         self.check_rows(dtype, shape)
 
     def _has_channels(self, dtype: np.dtype[Any], sample: Shape, expected: OpenShape) -> bool:
-        """Whether a sample is an image of so many channels, so that only its size is wrong."""
+        """Return whether a sample is an image of so many channels, so that only its size is wrong."""
         axis = -1 if dtype == np.uint8 or self.given.channels_last else 0
         return len(sample) == len(expected) and sample[axis] == expected[axis]
 
@@ -194,7 +194,7 @@ def _accepted(given: GraphInput, program: LaunchPlan, shape: OpenShape) -> dict[
 
 
 def _fits(sample: Shape, expected: OpenShape) -> bool:
-    """Whether a sample has this shape; a side that may be any has a pixel at least."""
+    """Return whether a sample has this shape; a side that may be any has a pixel at least."""
     return sample == expected or (
         len(sample) == len(expected)
         and all(dim == want or (want is None and dim > 0) for dim, want in zip(sample, expected, strict=True))

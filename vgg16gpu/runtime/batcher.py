@@ -32,7 +32,7 @@ class Request:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row has come back."""
+        """Return whether every row has come back."""
         return sum(len(part.nonfinite) for part in self.results) == len(self.images)
 
 

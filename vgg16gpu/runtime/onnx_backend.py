@@ -84,7 +84,7 @@ class VggBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: ModelSource, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model would run, as far as it says itself which shapes its inputs have."""
+        """Return whether the model would run, as far as it says itself which shapes its inputs have."""
         try:
             cls.prepare(model, device, **kwargs)
         except RefusedError:
@@ -125,7 +125,7 @@ class VggBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether this device is there and works."""
+        """Return whether this device is there and works."""
         try:
             _device(device)
         except DeviceError:

@@ -67,7 +67,7 @@ class OutputRows(NamedTuple):
 
     @property
     def is_flagged(self) -> bool:
-        """Whether any flag of any image is set."""
+        """Return whether any flag of any image is set."""
         return bool(np.count_nonzero(self.nonfinite) or np.count_nonzero(self.out_of_range))
 
     def rows(self, first: int, last: int) -> OutputRows:

@@ -137,7 +137,7 @@ class Session(Closing):
                     self.device.close()
 
     def _runs(self, value: Declared) -> bool:
-        """Whether an input is computed with on the device; the others become constants of the graph."""
+        """Return whether an input is computed with on the device; the others become constants of the graph."""
         return value.is_float and value.name not in self._fixed
 
     def _checked(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, AnyArray]:

@@ -95,7 +95,7 @@ class _Download:
         return self.path.with_name(self.path.name + ".part")
 
     def is_done(self) -> bool:
-        """Whether the file is there, whole and right, with what comes behind it or without."""
+        """Return whether the file is there, whole and right, with what comes behind it or without."""
         if not self.path.is_file() or self.path.stat().st_size not in (self.size, self.size + len(self.tail)):
             return False
         digest, tail = _digest(self.path, self.size)

@@ -103,12 +103,12 @@ class Compared:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the first is faster."""
+        """Return whether the first is faster."""
         return self.ratio > 1 + MARGIN and not self._overlap
 
     @property
     def is_behind(self) -> bool:
-        """Whether the second is faster."""
+        """Return whether the second is faster."""
         return self.ratio < 1 / (1 + MARGIN) and not self._overlap
 
     @property
@@ -119,7 +119,7 @@ class Compared:
 
     @property
     def _overlap(self) -> bool:
-        """Whether samples of one lie among those of the other: another run might turn the two around."""
+        """Return whether samples of one lie among those of the other: another run might turn the two around."""
         if not (self.first.spread and self.second.spread):
             return False
         return self.first.spread[0] <= self.second.spread[1] and self.second.spread[0] <= self.first.spread[1]

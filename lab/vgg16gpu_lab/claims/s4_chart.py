@@ -43,7 +43,7 @@ class Points:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Return whether nothing is missing."""
         return len(self.found) + len(self.short) == POINTS
 
     @property

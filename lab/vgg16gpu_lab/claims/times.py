@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the answer was wrong, or there was none."""
+        """Return whether the answer was wrong, or there was none."""
         return self.status in (Status.WRONG, Status.FAILED)
 
 
@@ -99,7 +99,7 @@ class Quantity:
         return Entry(median(values), (Status.ESTIMATED if estimated else Status.RIGHT).value, spread=spread)
 
     def is_short(self, times: Times, launches: int) -> bool:
-        """Whether its value is below so many empty launches of the record."""
+        """Return whether its value is below so many empty launches of the record."""
         value = self.of(times).value
         return value is not None and value < launches * times.floors.get(self.keys[0][0], 0.0)
 

@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not self.problem and bool(self.findings) and all(finding.ok for finding in self.findings)
 
 

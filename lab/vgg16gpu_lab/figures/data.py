@@ -72,7 +72,7 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be seen."""
+        """Return whether there is nothing to be seen."""
         return not any(panel.values for panel in self.panels)
 
 
@@ -90,7 +90,7 @@ class HeatMap:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be seen."""
+        """Return whether there is nothing to be seen."""
         return not any(cells for _, cells in self.panels)
 
 
@@ -124,7 +124,7 @@ class Roofline:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be seen."""
+        """Return whether there is nothing to be seen."""
         return not any(roof.dots for roof in self.panels)
 
 

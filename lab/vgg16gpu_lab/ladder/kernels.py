@@ -124,7 +124,7 @@ def conv_tree(placed: Placed, *, rows: bool = False) -> KernelLaunch:
 
 
 def fits_published(site: Site) -> bool:
-    """Whether a convolution's products fit into the published __shared__ float shared[512][3][3]."""
+    """Return whether a convolution's products fit into the published __shared__ float shared[512][3][3]."""
     return site.window.kernel == FIXED_KERNEL and site.x_shape[0] <= THREADS
 
 

@@ -42,7 +42,7 @@ class Site:
 
     @property
     def relu(self) -> bool:
-        """Whether a ReLU follows."""
+        """Return whether a ReLU follows."""
         return not isinstance(self.layer, Pool) and self.layer.relu
 
     @property

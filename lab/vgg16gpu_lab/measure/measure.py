@@ -55,7 +55,7 @@ class Status(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """Whether somebody has to repair something."""
+        """Return whether somebody has to repair something."""
         return self in (Status.WRONG, Status.FAILED)
 
 

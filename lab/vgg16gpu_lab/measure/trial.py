@@ -153,7 +153,7 @@ class Trial:
             yield "bias", self._places.bias, self.bias
 
     def _differs(self, pointer: Pointer, array: Array) -> bool:
-        """Whether what lies there is no longer what was sent; piece by piece, as it may be large."""
+        """Return whether what lies there is no longer what was sent; piece by piece, as it may be large."""
         sent = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         pieces = range(0, sent.nbytes, _PIECE_NBYTES)
         return any(

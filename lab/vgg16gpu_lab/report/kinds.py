@@ -60,5 +60,5 @@ def kind_of(content: Mapping[str, Any]) -> Kind | None:
 
 
 def is_called_a_record(name: str) -> bool:
-    """Whether a file's name, without its ending, is one that this package gives to records."""
+    """Return whether a file's name, without its ending, is one that this package gives to records."""
     return name in EXPERIMENTS or name.startswith((*_NAMES, "testbench"))

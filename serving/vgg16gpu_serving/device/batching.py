@@ -45,7 +45,7 @@ class Queue(Generic[Sender]):
         return dropped
 
     def is_due(self, now: float, delay: float) -> bool:
-        """Whether a batch is full, or its first image has waited for `delay` seconds."""
+        """Return whether a batch is full, or its first image has waited for `delay` seconds."""
         if not self._items:
             return False
         first = self._items[0].asked

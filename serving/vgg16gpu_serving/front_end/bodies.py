@@ -53,7 +53,7 @@ class Body:
 
     @property
     def is_left(self) -> bool:
-        """Whether some of it has yet to be read."""
+        """Return whether some of it has yet to be read."""
         return self.length > 0 and not self._is_read
 
     async def read(self) -> bytes | memoryview:

@@ -45,7 +45,7 @@ class Decoding:
 
     @property
     def is_for_device(self) -> bool:
-        """Whether the device resizes, so that pictures are put into slots as they were decoded."""
+        """Return whether the device resizes, so that pictures are put into slots as they were decoded."""
         return self._device is not None
 
     async def rows(self, pictures: Sequence[Encoded], token: CancelToken) -> Pixels:

@@ -145,7 +145,7 @@ class Links:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a device process takes requests."""
+        """Return whether a device process takes requests."""
         return any(link.is_ready for link in self._links)
 
     async def ask(self, kind: Kind, lease: Lease | None, deadline: float) -> Answer:

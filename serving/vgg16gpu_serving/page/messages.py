@@ -70,7 +70,7 @@ def receive_question(connection: socket.socket) -> tuple[Question, bytes]:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Whether whoever has asked waits no more: nobody sends anything behind a question."""
+    """Return whether whoever has asked waits no more: nobody sends anything behind a question."""
     readable, _, _ = select.select([connection], [], [], 0)
     return bool(readable)
 

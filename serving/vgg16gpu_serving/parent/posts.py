@@ -47,6 +47,6 @@ class Post:
         self._pause = min(2 * self._pause, _LONGEST)
 
     def is_news(self, words: str) -> bool:
-        """Whether this has not been said of the place last; from now on it has."""
+        """Return whether this has not been said of the place last; from now on it has."""
         is_news, self.told = words != self.told, words
         return is_news

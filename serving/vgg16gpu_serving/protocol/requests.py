@@ -202,7 +202,7 @@ def _from_json(data: Sequence[Any], element: np.dtype[Any], shape: tuple[int, ..
 
 
 def _is_row_major(nested: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether lists nested so are `shape`, or some of its neighbouring sides made one: (N, C * H * W) is."""
+    """Return whether lists nested so are `shape`, or some of its neighbouring sides made one: (N, C * H * W) is."""
     return set(itertools.accumulate(nested, operator.mul)) <= {1, *itertools.accumulate(shape, operator.mul)}
 
 

@@ -88,7 +88,7 @@ class Peer(Protocol):
 
 
 def has_tf32(kind: str, capability: tuple[int, int], precision: str) -> bool:
-    """Whether float32 may be computed in TF32 there."""
+    """Return whether float32 may be computed in TF32 there."""
     return kind == "cuda" and precision == "fp32" and capability >= _TF32_FROM
 
 

@@ -43,7 +43,7 @@ class PeerProcess:
 
     @property
     def is_started(self) -> bool:
-        """Whether `start` was the last that was done, not `stop`."""
+        """Return whether `start` was the last that was done, not `stop`."""
         return self._process is not None
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ class Outputs(Protocol):
 
     @property
     def as_json(self) -> bool:
-        """Whether the screen shows JSON."""
+        """Return whether the screen shows JSON."""
 
 
 def deliver(

@@ -197,7 +197,7 @@ def _notes(result: Content) -> list[str]:
 
 
 def _was_used(name: str, result: Content) -> bool:
-    """Whether a description belongs to anything in this result."""
+    """Return whether a description belongs to anything in this result."""
     if name in ("iterations", "cold_start"):
         return bool(result[name])
     if name == "peers":

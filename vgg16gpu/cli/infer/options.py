@@ -47,5 +47,5 @@ class InferOptions:
 
     @property
     def shows_report(self) -> bool:
-        """Whether the screen gets a report: rows on standard output stand alone there."""
+        """Return whether the screen gets a report: rows on standard output stand alone there."""
         return not (self.as_json or self.quiet or str(self.output) == "-")

@@ -119,7 +119,7 @@ class _InferRun:
         )
 
     def _are_apart(self) -> bool:
-        """Whether each device has a process of its own."""
+        """Return whether each device has a process of its own."""
         if len(self._devices) < 2:
             return False
         from vgg16gpu.cluster.cards import have_processes  # noqa: PLC0415 - one device does without

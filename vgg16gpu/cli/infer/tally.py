@@ -40,7 +40,7 @@ class RunSummary:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every input is kept."""
+        """Return whether every input is kept."""
         return len(self.inputs) + len(self.unreadable) == self.total
 
     def add(self, answers: PredictionBatch) -> None:

@@ -74,7 +74,7 @@ def _sources(before: Graph, after: Graph) -> dict[str, list[Op]]:
 
 
 def _same(first: Op, second: Op) -> bool:
-    """Whether two ops are equal; arrays are when they are the same object."""
+    """Return whether two ops are equal; arrays are when they are the same object."""
     if type(first) is not type(second):
         return False
     fields = ((vars(first)[name], vars(second)[name]) for name in vars(first))

@@ -90,12 +90,12 @@ class TestbenchOptions:
 
     @property
     def asks_float64(self) -> bool:
-        """Whether float64 decides what fails: in fp32, beside onnxruntime's answers, without --tolerance."""
+        """Return whether float64 decides what fails: in fp32, beside onnxruntime's answers, without --tolerance."""
         return self.precision == "fp32" and self.tolerance is None and self.reference_file is None
 
     @property
     def asks_onnxruntime(self) -> bool:
-        """Whether --references says that onnxruntime computes them: no file of that name exists."""
+        """Return whether --references says that onnxruntime computes them: no file of that name exists."""
         return self.references == ONNXRUNTIME and not ONNXRUNTIME.exists()
 
     @property
@@ -157,7 +157,7 @@ class Bench:
 
     @property
     def has_scales(self) -> bool:
-        """Whether the file itself rounds what is computed: then int8 takes its scales."""
+        """Return whether the file itself rounds what is computed: then int8 takes its scales."""
         return bool(self.model.graph("int8", self.outputs).integers)
 
     def numbers(self, item: NamedInput) -> Array:

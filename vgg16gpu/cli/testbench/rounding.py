@@ -40,7 +40,7 @@ class RoundingCase(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many classes the scores are of; 0 where they are of none."""
+        """Return how many classes the scores are of; 0 where they are of none."""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -102,6 +102,6 @@ def _is_scores(answer: Answer) -> bool:
 
 
 def _has_best(found: Answer, stands: Answer) -> bool:
-    """Whether the best class of the found scores is one of the best there."""
+    """Return whether the best class of the found scores is one of the best there."""
     row = stands[0][0]
     return bool(row[found[0][0].argmax()] == row.max())

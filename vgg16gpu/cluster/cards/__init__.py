@@ -14,5 +14,5 @@ def kind_of(name: str) -> str:
 
 
 def have_processes(names: Sequence[str]) -> bool:
-    """Whether devices of these names, as `resolve_devices` gives them, have a process each: several cards do."""
+    """Return whether devices of these names, as `resolve_devices` gives them, have a process each: several cards do."""
     return len(names) > 1 and all(kind_of(name) in KINDS for name in names)

@@ -201,7 +201,7 @@ def _by_channel(graph: Graph, name: str, channels: int) -> Numbers | None:
 
 
 def _turns_channels(op: Slice, channels: int) -> bool:
-    """Whether it takes the channels from the last to the first, and all else as it is."""
+    """Return whether it takes the channels from the last to the first, and all else as it is."""
     rest = [axis for axis in range(len(op.starts)) if axis != 1]
     return (
         (op.starts[1], op.steps[1]) == (channels - 1, -1)
@@ -211,7 +211,7 @@ def _turns_channels(op: Slice, channels: int) -> bool:
 
 
 def _is_bgr(mean: Numbers) -> bool:
-    """Whether these are ImageNet's means from blue to red."""
+    """Return whether these are ImageNet's means from blue to red."""
     unit = mean / 255 if mean.mean() > 1 else mean
     return len(mean) == 3 and bool(np.allclose(unit, IMAGENET_MEAN[::-1], rtol=0, atol=_MEANS_ALIKE))
 

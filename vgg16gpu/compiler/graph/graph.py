@@ -25,7 +25,7 @@ class GraphInput:
 
     @property
     def is_open_in_size(self) -> bool:
-        """Whether images of more than one height or width can be asked for."""
+        """Return whether images of more than one height or width can be asked for."""
         return len(self.shape) == 4 and (self.is_free or None in self.shape[2:])
 
     def in_file(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -67,7 +67,7 @@ class Graph:
 
     @property
     def parameters(self) -> int:
-        """How many weights and biases the ops hold."""
+        """Return how many weights and biases the ops hold."""
         held = sum(array.size for op in self.ops for array in op_arrays(op))
         return held + sum(array.size for array in self.constants.values())
 

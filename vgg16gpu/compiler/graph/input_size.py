@@ -111,7 +111,7 @@ def open_shape(graph: Graph) -> tuple[int | None, ...]:
 
 
 def takes_any_size(graph: Graph) -> bool:
-    """Whether images of many sizes can be computed: the size is open, and much larger ones fit, too."""
+    """Return whether images of many sizes can be computed: the size is open, and much larger ones fit, too."""
     if not graph.input.is_open_in_size:
         return False
     batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
@@ -178,7 +178,7 @@ def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
 
 
 def fits(graph: Graph, shape: Shape) -> bool:
-    """Whether all ops of a graph can be computed for an input of this shape."""
+    """Return whether all ops of a graph can be computed for an input of this shape."""
     try:
         infer_shapes(graph, shape)
     except ModelError:

@@ -92,18 +92,18 @@ def pixels_and_channels(shape: Shape) -> tuple[int, int]:
 
 
 def lanes(channels: int) -> int:
-    """How many threads of a warp share a pixel of so many channels, for unit vectors: a power of two."""
+    """Return how many threads of a warp share a pixel of so many channels, for unit vectors: a power of two."""
     threads = -(-channels // VALUES)
     return min(1 << max(threads - 1, 0).bit_length(), WARP)
 
 
 def pixels_of_block(channels: int) -> int:
-    """How many pixels of so many channels one block of the kernel sums up, for unit vectors."""
+    """Return how many pixels of so many channels one block of the kernel sums up, for unit vectors."""
     return THREADS // lanes(channels) * PIXEL_ROUNDS
 
 
 def blocks(op: FeatureLoss, shape: Shape) -> int:
-    """How many partial sums there are for an image of a feature of this shape."""
+    """Return how many partial sums there are for an image of a feature of this shape."""
     pixels, channels = pixels_and_channels(shape)
     if op.distance == "unit":
         return -(-pixels // pixels_of_block(channels))

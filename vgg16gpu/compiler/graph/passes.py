@@ -124,7 +124,7 @@ def _chain(graph: Graph, fixed: Collection[str]) -> list[Op]:
 
 
 def _can_wait(op: Op, value: str, graph: Graph) -> bool:
-    """Whether it computes the same, element by element or along the channels, after the Transpose."""
+    """Return whether it computes the same, element by element or along the channels, after the Transpose."""
     match op:
         case Elementwise():
             others = [name for name in op.operands if name != value]

@@ -66,7 +66,7 @@ class Window:
 
     @property
     def is_plain(self) -> bool:
-        """Whether kernel, strides and pads say it all."""
+        """Return whether kernel, strides and pads say it all."""
         return self.dilations == (1, 1) and not self.same and not self.ceil
 
 
@@ -74,7 +74,7 @@ MAX_POOL_2X2 = Window(kernel=(2, 2), strides=(2, 2))
 
 
 def same_window(first: Window, second: Window) -> bool:
-    """Whether two windows of plain geometry are equal; one that is not plain is like no other."""
+    """Return whether two windows of plain geometry are equal; one that is not plain is like no other."""
     if not (first.is_plain and second.is_plain):
         return False
     return (first.kernel, first.strides, Pads(*first.pads)) == (second.kernel, second.strides, Pads(*second.pads))

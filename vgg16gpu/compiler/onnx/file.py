@@ -95,12 +95,12 @@ class OnnxFile:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether `path` is that of a file."""
+        """Return whether `path` is that of a file."""
         return self.path is not _IN_MEMORY
 
     @property
     def is_onnx(self) -> bool:
-        """Whether `content` is that of the file, without a copy; not so of a model that was made of arrays."""
+        """Return whether `content` is that of the file, without a copy; not so of a model that was made of arrays."""
         return not self._arrays
 
     @property
@@ -318,7 +318,7 @@ def element_type(number: int) -> str:
 
 
 def is_known_type(number: int) -> bool:
-    """Whether tensors of an element type can be read."""
+    """Return whether tensors of an element type can be read."""
     return number in _DTYPES
 
 

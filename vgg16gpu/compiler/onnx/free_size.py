@@ -38,7 +38,7 @@ def with_free_size(graph: Graph, file: OnnxFile, loaded: Graph) -> Graph:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two things consist of equal parts; arrays bit by bit."""
+    """Return whether two things consist of equal parts; arrays bit by bit."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):

@@ -69,7 +69,7 @@ class OnnxValue:
 
     @property
     def is_constant(self) -> bool:
-        """Whether its numbers are known."""
+        """Return whether its numbers are known."""
         return self.array is not None
 
     def becomes_constant(self, array: Constant) -> None:
@@ -164,17 +164,17 @@ class NodeView:
         return tuple(name for name in self.extra_outputs if self.scope.values[name].is_read)
 
     def is_constant(self, index: int) -> bool:
-        """Whether an operand is a constant."""
+        """Return whether an operand is a constant."""
         operand = self.operand(index)
         return operand is not None and operand.is_constant
 
     def is_unknown(self, index: int) -> bool:
-        """Whether an operand is a value behind a refused node."""
+        """Return whether an operand is a value behind a refused node."""
         operand = self.operand(index)
         return operand is not None and operand.shape is None
 
     def is_number(self, index: int) -> bool:
-        """Whether an operand has one element."""
+        """Return whether an operand has one element."""
         return all(dim == 1 for dim in self.shape_of(index))
 
     def shape_of(self, index: int) -> OpenShape:

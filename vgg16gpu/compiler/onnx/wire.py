@@ -67,7 +67,7 @@ class _Message:
     texts: frozenset[int] = frozenset()
 
     def is_body(self, number: int, nbytes: int) -> bool:
-        """Whether a field holds a tensor's values, and so many that they stay in the file."""
+        """Return whether a field holds a tensor's values, and so many that they stay in the file."""
         return number in self.bodies and nbytes > BODIES[self.bodies[number]]
 
 

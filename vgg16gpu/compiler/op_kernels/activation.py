@@ -22,7 +22,7 @@ class Activated(Protocol):
 
     @property
     def relu(self) -> bool:
-        """Whether there is a ReLU."""
+        """Return whether there is a ReLU."""
 
     @property
     def limits(self) -> Limits | None:

@@ -233,7 +233,7 @@ FOR_CPUS: Final = ("cpu",)  # kinds of devices where kernels for CPUs are planne
 
 
 def for_cpus(layer: OpContext[Op]) -> bool:
-    """Whether a device computes with kernels for CPUs: the `supports` of these."""
+    """Return whether a device computes with kernels for CPUs: the `supports` of these."""
     return layer.facts.kind in FOR_CPUS
 
 

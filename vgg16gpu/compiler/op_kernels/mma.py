@@ -247,7 +247,7 @@ def gives(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
 
 
 def supports(layer: OpContext[Op]) -> bool:
-    """Whether the device's tensor cores know the precision; the CPU emulates them."""
+    """Return whether the device's tensor cores know the precision; the CPU emulates them."""
     if layer.quantised is None and layer.precision not in ELEMENTS:
         return False
     capability = layer.facts.compute_capability

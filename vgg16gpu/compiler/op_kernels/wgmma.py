@@ -54,7 +54,7 @@ def stored_element(layer: OpContext[Op]) -> DType:
 
 
 def stores_pairs(layer: OpContext[Op]) -> bool:
-    """Whether values of float32 are stored as pairs of float16, where some op on tensor cores has them."""
+    """Return whether values of float32 are stored as pairs of float16, where some op on tensor cores has them."""
     return layer.precision == "fp32" and has_wgmma(layer.facts)
 
 
@@ -65,12 +65,12 @@ def computes(layer: OpContext[Conv | Gemm]) -> bool:
 
 
 def is_wide(layer: OpContext[Op], channels: int) -> bool:
-    """Whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
+    """Return whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
     return x_element(layer).padded(channels) % TILE_CHANNELS == 0
 
 
 def has_wgmma(facts: DeviceFacts) -> bool:
-    """Whether a device has wgmma (compute capability 9.x, no other) and tensor maps can be made for it."""
+    """Return whether a device has wgmma (compute capability 9.x, no other) and tensor maps can be made for it."""
     return facts.kind == "cuda" and facts.compute_capability[0] == 9 and facts.tensor_maps
 
 

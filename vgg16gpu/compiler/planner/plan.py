@@ -58,7 +58,7 @@ def _plan_of_several(
 
 
 def _keeps_images_apart(selection: KernelAssignment, shape: Shape) -> bool:
-    """Whether what is in pairs has as many images as the input: each has words of its own, by its number."""
+    """Return whether what is in pairs has as many images as the input: each has words of its own, by its number."""
     on_tensor_cores = (op for op in selection.graph.ops if selection.op_kernels[op.y].family != "ffma")
     values = {name for op in on_tensor_cores for name in (op.x, op.y)}
     return len(shape) in ROWS and all(selection.shapes[name][:1] == shape[:1] for name in values)
@@ -108,7 +108,7 @@ def _plain_plan(
 
 
 def _runs_alone(graph: Graph, shape: Shape) -> bool:
-    """Whether one image can be run by itself, as the second pass of float32 pairs does."""
+    """Return whether one image can be run by itself, as the second pass of float32 pairs does."""
     try:
         infer_shapes(graph, (1, *shape[1:]))
     except ModelError:

@@ -150,11 +150,11 @@ class _Schedule:
 
     @property
     def takes_input(self) -> bool:
-        """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
+        """Return whether the first op reads the run-time input itself, so that no other form of it is stored."""
         return self._takes_raw(self.layers[0])
 
     def _takes_raw(self, layer: OpContext[Op]) -> bool:
-        """Whether an op reads images as they come."""
+        """Return whether an op reads images as they come."""
         return isinstance(self.selection.op_kernels[layer.op.y], InputKernel)
 
     @property
@@ -165,7 +165,7 @@ class _Schedule:
 
     @property
     def _stays_raw(self) -> bool:
-        """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
+        """Return whether the kernels read the input where the host left it: it is no matrix and no feature map."""
         return len(self.input_shape) not in ROWS
 
     def _elements(self) -> dict[str, DType]:
@@ -440,7 +440,7 @@ class _Schedule:
         return steps
 
     def _finds_bound(self, name: str) -> bool:
-        """Whether the op that computes a value leaves its largest magnitudes."""
+        """Return whether the op that computes a value leaves its largest magnitudes."""
         op = self.producers.get(name)
         if op is None or name != op.results[-1]:
             return False

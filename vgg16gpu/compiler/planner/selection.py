@@ -99,7 +99,7 @@ def with_kept_maps(graph: Graph, pools: Mapping[str, Pool]) -> Graph:
 
 
 def keeps_map(op: Op) -> bool:
-    """Whether a map before a pool is wanted of an op."""
+    """Return whether a map before a pool is wanted of an op."""
     return any(isinstance(part, Conv) and part.kept for part in parts(op))
 
 
@@ -136,7 +136,7 @@ class KernelAssignment:
 
     @property
     def splits_float32(self) -> bool:
-        """Whether float32 is computed from float16 pairs, and so depends on scales."""
+        """Return whether float32 is computed from float16 pairs, and so depends on scales."""
         return self.precision == "fp32" and not {*self.families.values()} <= {"ffma"}
 
     @property
@@ -286,7 +286,7 @@ class KernelAssignment:
         return replace(self, graph=with_kept_maps(self.graph, stored))
 
     def _lacks_scales(self, layer: OpContext[Op]) -> bool:
-        """Whether it would read pairs whose scales nobody can choose, or float16 that has left its range."""
+        """Return whether it would read pairs whose scales nobody can choose, or float16 that has left its range."""
         if self.precision == "fp16":
             return isinstance(layer.op, Conv) and layer.op.x in self._linear and not layer.rescaled
         reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
@@ -299,7 +299,7 @@ class KernelAssignment:
 
     @property
     def _keeps_digits(self) -> bool:
-        """Whether float16 has to have the digits of TF32 with float32 between."""
+        """Return whether float16 has to have the digits of TF32 with float32 between."""
         return self.precision == "fp16" and bool(self.graph.compared)
 
     def chained(self, families: tuple[str, ...]) -> KernelAssignment:

@@ -187,7 +187,7 @@ class _Unrounded:
 
 
 def _rectifies(op: Op) -> bool:
-    """Whether nothing negative comes out of an op, whatever goes in."""
+    """Return whether nothing negative comes out of an op, whatever goes in."""
     if isinstance(op, Clip | FakeQuantize):
         return op.relu or op.low >= 0
     if isinstance(op, Elementwise | GeneralBatchNorm):
@@ -207,5 +207,5 @@ def _is_signed(op: FakeQuantize) -> bool:
 
 
 def _carries(op: Op) -> bool:
-    """Whether integers pass through it unchanged."""
+    """Return whether integers pass through it unchanged."""
     return isinstance(op, Flatten | Identity | Transpose) or (isinstance(op, Pool) and op.kind == "max")

@@ -72,7 +72,7 @@ class Histogram:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever added."""
+        """Return whether nothing was ever added."""
         return not self._counts.any()
 
     def best_scale(self, *, signed: bool) -> Scale:

@@ -53,11 +53,11 @@ class ModelOrigin(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether its metadata says that its weights are random."""
+        """Return whether its metadata says that its weights are random."""
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether it was read from a file."""
+        """Return whether it was read from a file."""
 
     @property
     def path(self) -> Path:

@@ -104,7 +104,7 @@ class Compiler:
 
     @property
     def is_clang(self) -> bool:
-        """Whether it is clang, which does not know some of GCC's options."""
+        """Return whether it is clang, which does not know some of GCC's options."""
         return "clang" in self.version.lower()
 
     def flags(self, check: Check | None) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ class DeviceResources:
         raise DeviceError(f"{host_address(data):#x} is not pinned here, or has been given back")
 
     def is_pinned(self, data: Bytes) -> bool:
-        """Whether all of `data` lies in memory from `pin` or `register`."""
+        """Return whether all of `data` lies in memory from `pin` or `register`."""
         start = host_address(data)
         known = (*self.buffers, *self.registered.values())
         return any(0 <= start - host_address(buffer) <= buffer.nbytes - data.nbytes for buffer in known)
@@ -243,7 +243,7 @@ def host_address(data: Bytes) -> int:
 
 
 def goes_by_kernel(transfer: Transfer) -> bool:
-    """Whether a copy is small, and lies as the kernel that copies needs it."""
+    """Return whether a copy is small, and lies as the kernel that copies needs it."""
     nbytes, starts = transfer.host.nbytes, (transfer.address, host_address(transfer.host))
     return nbytes <= MAX_TRANSFER_NBYTES and nbytes % 4 == 0 and all(start % 16 == 0 for start in starts)
 

@@ -132,7 +132,7 @@ class CudaInterop:
             _wait_for(self._held.stream.handle, stream)
 
     def captures(self, stream: int) -> bool:
-        """Whether what is enqueued on this foreign stream now goes into a CUDA graph."""
+        """Return whether what is enqueued on this foreign stream now goes into a CUDA graph."""
         status = ctypes.c_int()
         with ContextGuard(self._held, DeviceError):
             _call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))

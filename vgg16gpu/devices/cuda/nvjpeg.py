@@ -77,7 +77,7 @@ def packages_problem() -> str | None:
 
 
 def is_installed() -> bool:
-    """Whether the library loads, of a package or of the system; whether it works is found out by `NvJpeg`."""
+    """Return whether the library loads, of a package or of the system; whether it works is found out by `NvJpeg`."""
     return _found()[0] is not None
 
 

@@ -61,5 +61,5 @@ def whole_value(value: object, what: str, low: int, high: int) -> int:
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether a value of a JSON document is a number that float has room for; true, NaN and 10**400 are none."""
+    """Return whether a value of a JSON document is a number that float has room for; true, NaN and 10**400 are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

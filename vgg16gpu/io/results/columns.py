@@ -48,7 +48,7 @@ class Columns:
 
     @property
     def all_scores(self) -> bool:
-        """Whether a row has all its scores."""
+        """Return whether a row has all its scores."""
         return self.scores or not self.top
 
     @property

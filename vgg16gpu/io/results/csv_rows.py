@@ -53,7 +53,7 @@ class CsvForm:
         return [f"{','.join(fields)}\n".encode(errors="surrogateescape") for fields in zip(*columns, strict=True)]
 
     def is_row(self, line: bytes) -> bool:
-        """Whether a line feed at the end of `line` ends the row, and not one within quotes."""
+        """Return whether a line feed at the end of `line` ends the row, and not one within quotes."""
         return line.count(b'"') % 2 == 0
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
@@ -67,7 +67,7 @@ class CsvForm:
         return _unquoted(found[1]), bool(found[2])
 
     def may_be_torn(self, tail: bytes) -> bool:
-        """Whether `tail` can be the beginning of a row."""
+        """Return whether `tail` can be the beginning of a row."""
         return _TORN.fullmatch(tail) is not None
 
 

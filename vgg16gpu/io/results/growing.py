@@ -180,7 +180,7 @@ class GrowingFile:
         return file
 
     def _is_finished(self, file: Appender) -> bool:
-        """Whether a run has finished the file that was found, and nothing is behind its rows."""
+        """Return whether a run has finished the file that was found, and nothing is behind its rows."""
         return self._record.is_finished and os.fstat(file.descriptor).st_size == file.written.size
 
     def _leave(self, file: Appender, *, finished: bool) -> None:

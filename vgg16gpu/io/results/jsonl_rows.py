@@ -67,7 +67,7 @@ class JsonlForm:
         return [(self._template % fields).encode() for fields in zip(*columns, strict=True)]
 
     def is_row(self, line: bytes) -> bool:  # noqa: ARG002 - as in .csv, where it may not be
-        """Whether a line feed at the end of `line` ends the row: within texts it is an escape."""
+        """Return whether a line feed at the end of `line` ends the row: within texts it is an escape."""
         return True
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
@@ -81,11 +81,11 @@ class JsonlForm:
             return None
 
     def may_be_torn(self, tail: bytes) -> bool:
-        """Whether `tail` can be the beginning of a row."""
+        """Return whether `tail` can be the beginning of a row."""
         return tail.startswith(_BEGINNING[: len(tail)])
 
     def _is_end(self, end: bytes, *, has_error: bool) -> bool:
-        """Whether a row may end so after the last rank, or after `"scores": `."""
+        """Return whether a row may end so after the last rank, or after `"scores": `."""
         if not self._scores or has_error:
             return end == (b"null}\n" if self._scores else b"}\n")
         numbers = end[1:-3]

@@ -25,7 +25,7 @@ KINDS: Final = (*RESUMED_KINDS, "npy", "npz", "txt", "json")
 
 
 def holds_all_outputs(path: Path) -> bool:
-    """Whether a file of that ending takes more than the first output of a model."""
+    """Return whether a file of that ending takes more than the first output of a model."""
     return path.suffix.lower() == ".npz"
 
 

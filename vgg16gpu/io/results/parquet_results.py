@@ -126,7 +126,7 @@ def names_of(batch: Any) -> Sequence[str]:
 
 
 def errors_of(batch: Any) -> int:
-    """How many rows of a batch have an error."""
+    """Return how many rows of a batch have an error."""
     return len(batch) - int(batch.column("error").null_count)
 
 

@@ -24,13 +24,13 @@ class TextForm(Protocol):
         """A line for each answer."""
 
     def is_row(self, line: bytes) -> bool:
-        """Whether a line feed at the end of `line` ends the row, and not one within quotes."""
+        """Return whether a line feed at the end of `line` ends the row, and not one within quotes."""
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
         """The name of a row's input and whether it has an error; None where it is no row of these columns."""
 
     def may_be_torn(self, tail: bytes) -> bool:
-        """Whether `tail` can be the beginning of a row."""
+        """Return whether `tail` can be the beginning of a row."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Loader:
 
     @property
     def threads(self) -> int:
-        """How many have begun."""
+        """Return how many have begun."""
         return len(self._threads)
 
     @property
@@ -207,7 +207,7 @@ class Loader:
             self._wait(worker, self._may_go_on)
 
     def _may_go_on(self) -> bool:
-        """Whether a thread has something to read, or may end."""
+        """Return whether a thread has something to read, or may end."""
         if self._again:
             return True
         if self._position == len(self.files):

@@ -41,7 +41,7 @@ class Pace:
         self._cpu: float | None = None  # when these pictures began
 
     def is_slow(self, wall: float, *, is_waited_for: bool) -> bool:
-        """Whether the last `PICTURES` took long; for one more, which took so long. Between two looks: no.
+        """Return whether the last `PICTURES` took long; for one more, which took so long. Between two looks: no.
 
         What they took of the processor always counts: the thread decodes what the device does not. Where somebody waits
         for pictures, so does how many of them took long by the clock: the thread waits for a disk. A single one that

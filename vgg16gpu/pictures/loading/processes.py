@@ -69,7 +69,7 @@ class ProcessLoader(Loader):
 
     @property
     def threads(self) -> int:
-        """How many have begun."""
+        """Return how many have begun."""
         return self._begun or self._most
 
     def start(self) -> None:

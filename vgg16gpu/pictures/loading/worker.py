@@ -97,7 +97,7 @@ class DecodeThread:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is something to compute in the slot."""
+        """Return whether there is something to compute in the slot."""
         return self._slot is not None and bool(self._slot.rows)
 
     def flush(self) -> None:

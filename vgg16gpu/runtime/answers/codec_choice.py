@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def decodes_on_device(wanted: str, device: str, spec: InputSpec) -> bool:
-    """Whether `wanted`, one of `DECODE`, comes to decoding on the device that `open_device(device)` will open.
+    """Return whether `wanted`, one of `DECODE`, comes to decoding on the device that `open_device(device)` will open.
 
     Raises InputError for another word; InputError or DeviceError, with what to do, where "gpu" is wanted and cannot be.
     """

@@ -197,13 +197,13 @@ def extent_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> 
 
 
 def _wants_processes(listing: Listing, spec: InputSpec) -> bool:
-    """Whether processes load sooner than many threads: many pictures in files, which the device resizes."""
+    """Return whether processes load sooner than many threads: many pictures in files, which the device resizes."""
     is_plain = not (listing.numbers or listing.problems) and listing.contents is None
     return is_plain and len(listing.files) >= MANY and fit_for(spec) is not None
 
 
 def _early_slots(spec: InputSpec, listing: Listing) -> int:
-    """How many slots of samples, as the network takes them, are `EARLY_NBYTES`."""
+    """Return how many slots of samples, as the network takes them, are `EARLY_NBYTES`."""
     nbytes = slots.ROWS * math.prod(spec.shape) * (4 if listing.numbers else 1)  # pictures are bytes
     return EARLY_NBYTES // min(nbytes, slot_nbytes(spec))
 

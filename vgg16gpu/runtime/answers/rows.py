@@ -28,7 +28,7 @@ class Answering(Protocol):
 
     @property
     def allows_nonfinite(self) -> bool:
-        """Whether inputs may hold NaN and Inf."""
+        """Return whether inputs may hold NaN and Inf."""
 
     @property
     def device(self) -> HasFacts:

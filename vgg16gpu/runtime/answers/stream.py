@@ -132,7 +132,7 @@ class AnswerStream(Closing):
 
     @property
     def batches(self) -> int:
-        """How many were computed."""
+        """Return how many were computed."""
         return sum(feeder.batches for feeder in self.feeders)
 
     @property

@@ -58,7 +58,7 @@ def refuse_on_host(stream: object, form: object, out: object, wait: bool) -> Non
 
 
 def is_on_device(x: object) -> bool:
-    """Whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
+    """Return whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
     if isinstance(x, np.ndarray):
         return False
     from vgg16gpu.runtime.on_device.views import lies_on_device  # noqa: PLC0415 - arrays of numpy do without

@@ -43,7 +43,7 @@ def form_of(target: StridedView) -> TensorFormat:
 
 
 def can_be_read(array: StridedView) -> bool:
-    """Whether kernels can read an array where it lies, row-major."""
+    """Return whether kernels can read an array where it lies, row-major."""
     dense = TensorFormat().strides(array.shape)
     pairs = zip(array.shape, array.strides, dense, strict=True)
     return array.address % _VECTOR_NBYTES == 0 and all(dim <= 1 or stride == wanted for dim, stride, wanted in pairs)
@@ -72,7 +72,7 @@ def gives(
 
 
 def _holds(target: StridedView, stored: TensorDesc) -> bool:
-    """Whether an op can write its value there, with all that it writes between the elements."""
+    """Return whether an op can write its value there, with all that it writes between the elements."""
     form = form_of(target)
     may_pad = target.takes_padding or not form.has_padding(stored.shape)
     return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0

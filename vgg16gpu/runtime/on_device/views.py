@@ -110,7 +110,7 @@ def _pitch(shape: Shape, strides: tuple[int, ...]) -> int | None:
 
 
 def lies_on_device(x: object) -> bool:
-    """Whether something that is no array of numpy is an array on a GPU."""
+    """Return whether something that is no array of numpy is an array on a GPU."""
     if isinstance(x, StridedView):
         return True
     if hasattr(x, "__dlpack_device__"):

@@ -138,7 +138,7 @@ class Gradients:
         self._programs.close()
 
     def _fitting(self, batch: int, sample: Shape) -> int:
-        """How many samples of a batch there is room for at once; all of one whose size the file says."""
+        """Return how many samples of a batch there is room for at once; all of one whose size the file says."""
         if self._graph.input.shape[0] is not None:
             self._programs.at((batch, *sample))
             return batch

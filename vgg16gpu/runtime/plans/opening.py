@@ -92,7 +92,7 @@ def kept_plans(
 
 
 def _takes_any(model: Model, planner: SizePlanner, size: Size) -> bool:
-    """Whether images of any size are taken. Raises ModelError for "any" of a model that fixes its size."""
+    """Return whether images of any size are taken. Raises ModelError for "any" of a model that fixes its size."""
     if size is not None and not isinstance(size, str):
         return False
     if planner.graph.input.is_open_in_size:

@@ -29,11 +29,11 @@ class CachedPlan(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody uses it just now, so that it has to stay."""
+        """Return whether somebody uses it just now, so that it has to stay."""
 
     @property
     def second_passes(self) -> int:
-        """How many images have been computed again on exact kernels."""
+        """Return how many images have been computed again on exact kernels."""
 
     def close(self) -> None:
         """Give back what it has on the device."""
@@ -80,7 +80,7 @@ class PlanCache(Generic[Key, Kept]):
 
     @property
     def second_passes(self) -> int:
-        """How many images have been computed again on exact kernels, of all plans that are or were kept."""
+        """Return how many images have been computed again on exact kernels, of all plans that are or were kept."""
         return self._gone + sum(kept.second_passes for kept in self._kept.values())
 
     @property

@@ -50,7 +50,7 @@ class LoadedProgram(NamedTuple):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a CUDA graph has runs of it, which may be replayed."""
+        """Return whether a CUDA graph has runs of it, which may be replayed."""
         return self.placed.is_captured
 
     @property
@@ -60,7 +60,7 @@ class LoadedProgram(NamedTuple):
 
     @property
     def second_passes(self) -> int:
-        """How many images have been computed again on exact kernels."""
+        """Return how many images have been computed again on exact kernels."""
         return self.executor.second_passes
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class ProgramCache(Generic[Key]):
         return prepared
 
     def fitting(self, count: int, key: Callable[[int], Key]) -> int:
-        """How many of `count` images there is room for at once: all, or a half, or a half of that, ...
+        """Return how many of `count` images there is room for at once: all, or a half, or a half of that, ...
 
         The program of so many is on the device then. What has been found stays, so that images are cut in the same way
         every time. key: of the program of so many images. Raises NoRoomError where there is no room for one, and as

@@ -123,12 +123,12 @@ class ShapeProfile:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a stream has batches of this size under way, or a CUDA graph has runs of it."""
+        """Return whether a stream has batches of this size under way, or a CUDA graph has runs of it."""
         return self.is_captured or bool(self._in_use)
 
     @property
     def second_passes(self) -> int:
-        """How many images have been computed again on exact kernels."""
+        """Return how many images have been computed again on exact kernels."""
         return self.executor.second_passes
 
     @property

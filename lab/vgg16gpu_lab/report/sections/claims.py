@@ -30,7 +30,7 @@ def claims(results: Results) -> Html:
 
 
 def _has_claims(record: Record) -> bool:
-    """Whether a report has claims about the experiment."""
+    """Return whether a report has claims about the experiment."""
     return record.content["experiment"] in SEEDS
 
 

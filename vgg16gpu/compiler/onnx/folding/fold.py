@@ -35,7 +35,7 @@ Fold: TypeAlias = Callable[[Attributes, Sequence[Constant | None], FoldingBudget
 
 
 def has_marks(array: Constant) -> bool:
-    """Whether a constant stands for open dimensions."""
+    """Return whether a constant stands for open dimensions."""
     return array.dtype == np.int64 and bool(_marks(array).any())
 
 

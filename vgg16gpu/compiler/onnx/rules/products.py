@@ -28,7 +28,7 @@ class _Terms:
 
     @property
     def folds(self) -> bool:
-        """Whether weights can be multiplied by alpha and beta: others could take them out of float32's range."""
+        """Return whether weights can be multiplied by alpha and beta: others could take them out of float32's range."""
         return all(_LEAST <= abs(factor) <= _MOST for factor in (self.alpha, self.beta if self.has_bias else 1.0))
 
 
@@ -82,7 +82,7 @@ def _product(node: NodeView, terms: _Terms) -> MatMul:
 
 
 def _has_rows(node: NodeView) -> bool:
-    """Whether x has several rows for each image, which are a dimension of their own in the graph."""
+    """Return whether x has several rows for each image, which are a dimension of their own in the graph."""
     return not node.is_constant(0) and node.first.rows is not None
 
 

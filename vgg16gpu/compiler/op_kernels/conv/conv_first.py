@@ -98,7 +98,7 @@ class FirstConvTile:
     rows: int
 
     def fits(self, problem: FirstConvDesc) -> bool:
-        """Whether the kernel can be built and launched with this tile for this problem."""
+        """Return whether the kernel can be built and launched with this tile for this problem."""
         return self.width % 16 == 0 and 16 <= self.width <= problem.max_width and 1 <= self.rows <= problem.height
 
 

@@ -77,7 +77,7 @@ class ConvPairTile:
     warpgroups: int
 
     def fits(self, problem: ConvPairDesc) -> bool:
-        """Whether the kernel can be built and launched with this tile for this problem."""
+        """Return whether the kernel can be built and launched with this tile for this problem."""
         known = (self.rows, self.warpgroups) in CUTS
         return known and shared_nbytes(problem.element, self.rows, self.warpgroups) <= MAX_SHARED
 

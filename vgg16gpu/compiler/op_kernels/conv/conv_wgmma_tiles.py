@@ -67,7 +67,7 @@ class ConvDesc:
 
     @property
     def keeps_rest(self) -> bool:
-        """Whether float16 is stored with what its rounding has left."""
+        """Return whether float16 is stored with what its rounding has left."""
         return self.element is DType.F16 and self.out_element is DType.F16_PAIR
 
     @property
@@ -169,7 +169,7 @@ class LargeTile:
         return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
 
     def fits(self, problem: ConvDesc, _: int) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
+        """Return whether the kernel can be built and launched with these macros for this problem."""
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
         sums = self.pixels // 2 * (3 if problem.element is DType.F16_PAIR else 1)
@@ -272,7 +272,7 @@ class SmallTile:
         return (1, 3) if element is DType.F16_PAIR else (3, 9)
 
     def fits(self, problem: ConvDesc, multiprocessors: int) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
+        """Return whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in SMALL_ROWS and (self.splits, self.exchange) in EXCHANGES
         known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
         if not known or self.taps not in self.stage_taps(problem.element):

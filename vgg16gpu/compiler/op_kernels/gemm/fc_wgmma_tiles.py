@@ -65,7 +65,7 @@ class GemvTile:
     split: int
 
     def fits(self, problem: GemmDesc) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
+        """Return whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
         return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
 
@@ -75,7 +75,7 @@ class GemvTile:
         return BLOCK // 32 // self.split * self.rows
 
     def walks(self, problem: GemmDesc, multiprocessors: int) -> bool:
-        """Whether groups of warps take one unit of outputs after the other, from an input in shared memory.
+        """Return whether groups of warps take one unit of outputs after the other, from an input in shared memory.
 
         Else each has one, and a block to itself: where there are few units, the input does not fit, or has more rounds
         than what counts them.
@@ -106,7 +106,7 @@ class GemmTile:
         return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
 
     def fits(self, problem: GemmDesc) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
+        """Return whether the kernel can be built and launched with these macros for this problem."""
         known = self.images in TILES_N and self.depth in depths(problem.element)
         known &= self.images <= tile_n(problem.batch)
         whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))

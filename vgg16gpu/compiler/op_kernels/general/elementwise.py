@@ -188,7 +188,7 @@ def _starts_vector(pointer: Pointer) -> bool:
 
 
 def _lies_in_vectors(strides: Sequence[int]) -> bool:
-    """Whether four neighbours of the innermost dimension are four floats on a multiple of 16 bytes."""
+    """Return whether four neighbours of the innermost dimension are four floats on a multiple of 16 bytes."""
     return strides[-1] == 1 and all(stride % _VECTOR == 0 for stride in strides[:-1])
 
 

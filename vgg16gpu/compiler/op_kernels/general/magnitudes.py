@@ -27,7 +27,7 @@ class MagnitudeCounts:
 
 
 def can_count(value: TensorDesc) -> bool:
-    """Whether the kernel reads what this value is made of, and how it lies: as Conv and Gemm want it."""
+    """Return whether the kernel reads what this value is made of, and how it lies: as Conv and Gemm want it."""
     return value.element is DType.F32 and value.layout is Layout.NHWC
 
 

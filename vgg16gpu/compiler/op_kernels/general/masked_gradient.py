@@ -167,7 +167,7 @@ def _strides(value: TensorDesc) -> tuple[int, ...]:
 
 
 def _vector(values: Sequence[TensorDesc]) -> int:
-    """How many neighbouring channels a thread takes; 1 where they do not all lie side by side."""
+    """Return how many neighbouring channels a thread takes; 1 where they do not all lie side by side."""
     if any(value.layout is not Layout.NHWC for value in values):
         return 1
     width = 4 if all(value.element is DType.F32 for value in values) else VECTOR

@@ -61,7 +61,7 @@ def give(x: TensorDesc, form: TensorFormat, target: Pointer, images: int | None 
 
 
 def _images(x: TensorDesc) -> int:
-    """How many matrices are stored: one where there are no rows for images."""
+    """Return how many matrices are stored: one where there are no rows for images."""
     return x.shape[0] if len(x.shape) > 1 else 1
 
 

@@ -30,7 +30,7 @@ class Normalisation:
 
     @property
     def is_usable(self) -> bool:
-        """Whether std is positive and float32 can hold the scale and the shift."""
+        """Return whether std is positive and float32 can hold the scale and the shift."""
         return min(self.std) > 0 and all(bool(np.isfinite(values).all()) for values in self.scale_and_shift)
 
 
