@@ -91,8 +91,8 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     layer = OpContext(op, (1, 3, 8, 8), CPU)
     op_kernel = ffma(op)
     assert op_kernel.supports(layer)
-    assert op_kernel.takes(layer) == (DType.F32,)
-    assert op_kernel.gives(layer, (DType.F16,)) is DType.F32
+    assert op_kernel.input_dtypes(layer) == (DType.F32,)
+    assert op_kernel.output_dtype(layer, (DType.F16,)) is DType.F32
     assert op_kernel.counters(layer) == (1 if op_type is gradient_ops.PowerOfTwo else 0)  # a word for each image
     assert not isinstance(op_kernel, InputKernel)
     assert all(isinstance(one, MultiOpKernel) is issubclass(op_type, MultiOp) for one in found)

@@ -78,8 +78,8 @@ class TuneTask:
         """What is read, at no place."""
         if isinstance(self.kernels.OP_KERNEL, InputKernel):
             return HostInput(NOWHERE, "float32")
-        takes = self.kernels.OP_KERNEL.takes(self.layer)
-        element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
+        input_dtypes = self.kernels.OP_KERNEL.input_dtypes(self.layer)
+        element = input_dtypes[0 if getattr(self.layer.op, "flattens", True) else -1]
         return TensorDesc(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
 
     @cached_property
@@ -87,7 +87,7 @@ class TuneTask:
         """What is stored, at no place."""
         op, element = self.layer.op, y_element(self.layer)
         if isinstance(op, Gemm):
-            element = fc_wgmma.gives(self.layer, fc_wgmma.takes(self.layer) if op.relu else FLOAT)
+            element = fc_wgmma.output_dtype(self.layer, fc_wgmma.input_dtypes(self.layer) if op.relu else FLOAT)
         return TensorDesc(op.y, op.shape_of_y(self.layer.x_shape), Layout.NHWC, NOWHERE, element)
 
     def step(

@@ -198,8 +198,8 @@ class BaseOpKernel(Generic[OpT, ReadT, HeldT]):
     family: str = "ffma"
     priority: int = 0
     supports: Callable[[OpContext[OpT]], bool] = lambda *_: True
-    takes: Callable[[OpContext[OpT]], tuple[DType, ...]] = lambda *_: FLOAT
-    gives: Callable[[OpContext[OpT], tuple[DType, ...]], DType] = lambda *_: DType.F32
+    input_dtypes: Callable[[OpContext[OpT]], tuple[DType, ...]] = lambda *_: FLOAT
+    output_dtype: Callable[[OpContext[OpT], tuple[DType, ...]], DType] = lambda *_: DType.F32
     output_alignment: int = 1
     keeps: bool = False
     any_layout: bool = False

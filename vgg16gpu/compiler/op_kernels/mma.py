@@ -236,7 +236,7 @@ def x_element(layer: OpContext[Op]) -> DType:
     return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
-def gives(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
+def output_dtype(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, or nobody wants integers."""
     if DType.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
         return DType.F32

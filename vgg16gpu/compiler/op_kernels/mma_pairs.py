@@ -47,7 +47,7 @@ def is_wide(channels: int) -> bool:
     return DType.F16_PAIR.padded(channels) % DType.F16_PAIR.channel_alignment == 0
 
 
-def gives(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
+def output_dtype(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
     """Return float32 where the reader takes that and no pairs."""
     plain = DType.F32 in wanted and DType.F16_PAIR not in wanted and not layer.rescaled
     return DType.F32 if plain else DType.F16_PAIR

@@ -174,19 +174,21 @@ class _Schedule:
         found |= dict.fromkeys(self._stored_twins, DType.F32)
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
-            wanted = self.selection.op_kernels[readers[0].op.y].takes(readers[0]) if readers else FLOAT
+            wanted = self.selection.op_kernels[readers[0].op.y].input_dtypes(readers[0]) if readers else FLOAT
             op_kernel = self.selection.op_kernels[layer.op.y]
-            found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else op_kernel.gives(layer, wanted)
+            found[layer.op.y] = wanted[0] if layer.op.y in self.scaled else op_kernel.output_dtype(layer, wanted)
             found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if op_kernel.keeps else DType.F32))
         return found
 
     def _converted(self, layer: OpContext[Op]) -> dict[str, DType]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
         op_kernel = self.selection.op_kernels[layer.op.y]
-        takes = op_kernel.takes(layer)
+        input_dtypes = op_kernel.input_dtypes(layer)
         stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
         kept = () if op_kernel.reads_factors else self.rescaled.keys()
-        return {name: takes[0] for name, element in stored.items() if element not in takes or name in kept}
+        return {
+            name: input_dtypes[0] for name, element in stored.items() if element not in input_dtypes or name in kept
+        }
 
     def _is_high_half(self, name: str, element: DType) -> bool:
         """Whether a value is wanted as the first half of what it is stored as: float16 before its rounding's rest."""
@@ -425,7 +427,7 @@ class _Schedule:
         from vgg16gpu.compiler.op_kernels.conv.known_linear import rescaling  # noqa: PLC0415 - as above
 
         assert isinstance(reader.op, Conv)  # nothing else is rescaled
-        element = self.selection.op_kernels[reader.op.y].takes(reader)[0]
+        element = self.selection.op_kernels[reader.op.y].input_dtypes(reader)[0]
         return rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
 
     def _find_bounds(self, names: Iterable[str]) -> list[KernelLaunch]:

@@ -294,7 +294,7 @@ class KernelAssignment:
 
     def stored_pairs(self, layer: OpContext[Op]) -> tuple[str, ...]:
         """The results that an op stores as pairs of float16."""
-        is_pair = self.op_kernels[layer.op.y].gives(layer, FLOAT) is DType.F16_PAIR
+        is_pair = self.op_kernels[layer.op.y].output_dtype(layer, FLOAT) is DType.F16_PAIR
         return layer.op.results if is_pair else ()
 
     @property

@@ -103,5 +103,5 @@ OP_KERNEL = OpKernel(
     family="mma",
     priority=1,
     supports=supports,
-    takes=lambda layer: (mma.ELEMENTS[layer.precision],),
+    input_dtypes=lambda layer: (mma.ELEMENTS[layer.precision],),
 )

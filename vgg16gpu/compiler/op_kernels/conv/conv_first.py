@@ -293,5 +293,5 @@ OP_KERNEL = InputKernel(
     family="wgmma",
     priority=1,  # before conv_wgmma, which can compute a first layer, too
     supports=supports,
-    gives=lambda layer, _: stored_element(layer),
+    output_dtype=lambda layer, _: stored_element(layer),
 )

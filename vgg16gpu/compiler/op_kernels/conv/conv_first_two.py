@@ -208,6 +208,6 @@ OP_KERNEL = InputKernel(
     weights,
     family="wgmma",
     supports=supports,
-    gives=lambda layer, _: y_element(layer.parts[1]),
+    output_dtype=lambda layer, _: y_element(layer.parts[1]),
     keeps=True,
 )

@@ -30,7 +30,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     conv_grid,
     conv_time,
     estimated_time,
-    gives,
+    output_dtype,
     supports,
     with_finish,
     x_element,
@@ -147,6 +147,6 @@ OP_KERNEL = OpKernel(
     weights,
     family="mma",
     supports=supports,
-    takes=lambda layer: (x_element(layer),),
-    gives=gives,
+    input_dtypes=lambda layer: (x_element(layer),),
+    output_dtype=output_dtype,
 )

@@ -177,5 +177,5 @@ OP_KERNEL = InputKernel(
     family="mma",
     priority=2,
     supports=supports,
-    gives=lambda layer, wanted: mma.gives(layer, wanted if layer.quantised else ()),
+    output_dtype=lambda layer, wanted: mma.output_dtype(layer, wanted if layer.quantised else ()),
 )

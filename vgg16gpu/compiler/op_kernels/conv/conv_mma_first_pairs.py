@@ -127,5 +127,5 @@ OP_KERNEL = InputKernel(
     family="mma",
     priority=3,
     supports=supports,
-    gives=lambda *_: DType.F16_PAIR,
+    output_dtype=lambda *_: DType.F16_PAIR,
 )

@@ -16,7 +16,7 @@ from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import MAX_IMAGES, has_halos
 from vgg16gpu.compiler.op_kernels.layout import scales
 from vgg16gpu.compiler.op_kernels.layout.pack import pack_conv
 from vgg16gpu.compiler.op_kernels.mma import MmaWeights
-from vgg16gpu.compiler.op_kernels.mma_pairs import CHANNELS, gives, is_wide, stores_pairs
+from vgg16gpu.compiler.op_kernels.mma_pairs import CHANNELS, is_wide, output_dtype, stores_pairs
 from vgg16gpu.compiler.op_kernels.wgmma import RawWeights, pack_pairs
 from vgg16gpu.program.types import DType
 
@@ -73,6 +73,6 @@ OP_KERNEL = OpKernel(
     family="mma",
     priority=-1,
     supports=supports,
-    takes=lambda _: (DType.F16_PAIR,),
-    gives=gives,
+    input_dtypes=lambda _: (DType.F16_PAIR,),
+    output_dtype=output_dtype,
 )

@@ -310,7 +310,7 @@ OP_KERNEL = OpKernel(
     counters,
     family="wgmma",
     supports=supports,
-    takes=lambda layer: (x_element(layer),),
-    gives=lambda layer, _: stored_element(layer),
+    input_dtypes=lambda layer: (x_element(layer),),
+    output_dtype=lambda layer, _: stored_element(layer),
     keeps=True,
 )

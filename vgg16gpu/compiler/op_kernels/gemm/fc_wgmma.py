@@ -96,7 +96,7 @@ def supports(layer: OpContext[Gemm]) -> bool:
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
-def takes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
+def input_dtypes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
     """One image may also come as float32 where the weights are float32."""
     element = x_element(layer)
     channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
@@ -105,7 +105,7 @@ def takes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
     return (element, DType.F32) if plain else (element,)
 
 
-def gives(layer: OpContext[Gemm], wanted: tuple[DType, ...]) -> DType:
+def output_dtype(layer: OpContext[Gemm], wanted: tuple[DType, ...]) -> DType:
     """float32 where the reader takes it, as the last layer's does."""
     return DType.F32 if DType.F32 in wanted else y_element(layer)
 
@@ -303,5 +303,13 @@ def _step(
 
 
 OP_KERNEL = OpKernel(
-    Gemm, steps, weights, workspace_nbytes, counters, family="wgmma", supports=supports, takes=takes, gives=gives
+    Gemm,
+    steps,
+    weights,
+    workspace_nbytes,
+    counters,
+    family="wgmma",
+    supports=supports,
+    input_dtypes=input_dtypes,
+    output_dtype=output_dtype,
 )

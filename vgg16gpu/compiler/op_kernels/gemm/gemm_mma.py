@@ -19,7 +19,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     gemm_grid,
     gemm_parts,
     gemm_workspace_nbytes,
-    gives,
+    output_dtype,
     supports,
     with_finish,
     x_element,
@@ -105,7 +105,7 @@ OP_KERNEL = OpKernel(
     workspace_nbytes,
     family="mma",
     supports=supports,
-    takes=lambda layer: (x_element(layer),),
-    gives=gives,
+    input_dtypes=lambda layer: (x_element(layer),),
+    output_dtype=output_dtype,
     output_alignment=4,
 )

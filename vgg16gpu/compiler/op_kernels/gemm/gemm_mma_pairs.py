@@ -21,7 +21,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     gemm_parts,
     gemm_workspace_nbytes,
 )
-from vgg16gpu.compiler.op_kernels.mma_pairs import gives, is_wide, stores_pairs
+from vgg16gpu.compiler.op_kernels.mma_pairs import is_wide, output_dtype, stores_pairs
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
 from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
@@ -153,7 +153,7 @@ OP_KERNEL = OpKernel(
     family="mma",
     priority=-1,
     supports=supports,
-    takes=lambda _: (DType.F16_PAIR,),
-    gives=gives,
+    input_dtypes=lambda _: (DType.F16_PAIR,),
+    output_dtype=output_dtype,
     output_alignment=4,
 )

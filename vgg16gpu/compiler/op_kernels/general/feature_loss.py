@@ -88,7 +88,7 @@ def _supports_wgmma(layer: OpContext[FeatureLoss]) -> bool:
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 
-def _takes(layer: OpContext[FeatureLoss]) -> tuple[DType, ...]:
+def _input_dtypes(layer: OpContext[FeatureLoss]) -> tuple[DType, ...]:
     """What tensor cores store; float16 also with what its rounding has left."""
     rest = (DType.F16_PAIR,) if layer.precision == "fp16" else ()
     return (wgmma.ELEMENTS[layer.precision], *rest, DType.F32)
@@ -103,7 +103,7 @@ OP_KERNELS = (
             no_weights,
             family=family,
             supports=supports,
-            takes=_takes,
+            input_dtypes=_input_dtypes,
             finds_bound=True,
         )
         for family, supports in (("wgmma", _supports_wgmma), ("mma", _supports_stored))

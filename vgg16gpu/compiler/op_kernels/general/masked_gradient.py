@@ -147,7 +147,7 @@ def _supports_mma(layer: OpContext[MaskedGradient]) -> bool:
     return mma.supports(layer) or mma_pairs.stores_pairs(layer)
 
 
-def _takes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
+def _input_dtypes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
     element = wgmma.ELEMENTS[layer.precision]
     if element is DType.F16 and layer.op.pools:  # equal maxima differ in what rounding left
         return element, DType.F16_PAIR, DType.F32
@@ -155,7 +155,7 @@ def _takes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
     return (DType.F32,) if layer.op.range and element is DType.F16_PAIR else (element, DType.F32)
 
 
-def _gives(layer: OpContext[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
+def _output_dtype(layer: OpContext[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
     """bfloat16 where that is multiplied; float16 and pairs need a factor of each image: the planner knows where."""
     return DType.BF16 if layer.precision == "bf16" and DType.BF16 in wanted else DType.F32
 
@@ -183,8 +183,8 @@ OP_KERNELS = (
             no_weights,
             family=family,
             supports=supports,
-            takes=_takes,
-            gives=_gives,
+            input_dtypes=_input_dtypes,
+            output_dtype=_output_dtype,
             any_layout=True,
             rescales=True,
             reads_factors=True,

@@ -69,8 +69,8 @@ OP_KERNELS = tuple(
         no_weights,
         family=family,
         supports=supports,
-        takes=lambda layer: (wgmma.ELEMENTS[layer.precision],),
-        gives=lambda layer, _: wgmma.ELEMENTS[layer.precision],
+        input_dtypes=lambda layer: (wgmma.ELEMENTS[layer.precision],),
+        output_dtype=lambda layer, _: wgmma.ELEMENTS[layer.precision],
     )
     for family, supports in (("wgmma", supports_wgmma), ("mma", supports_mma))
 )
