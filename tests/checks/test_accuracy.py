@@ -5,16 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from vgg16gpu.checks.accuracy import (
-    SCORE_TOLERANCE,
-    SCORE_TOLERANCES,
-    assert_close,
-    compare,
-    layer_error,
-    rms,
-    score_error,
-    tolerance,
-)
+from tests.support.closeness import assert_close, rms
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, compare, layer_error, score_error, tolerance
 from vgg16gpu.compiler.choices import PRECISIONS
 
 

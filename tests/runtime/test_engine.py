@@ -10,13 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.support.closeness import assert_close
 from tests.support.foreign_arrays import SIZE, inputs
 from tests.support.kernel_harness import assert_same_bits, bounds
 from tests.support.narrow_vgg import SIZES, images, pixels, run
 from tests.support.onnx_models import torch_vgg
 from tests.support.reference import apply, evaluate
 from vgg16gpu import Engine
-from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, layer_error, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, layer_error, score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError

@@ -15,7 +15,7 @@ import numpy as np
 from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Bench, stored
 from tests.support.kernel_signatures import arguments
-from vgg16gpu.compiler import op_kernel as ops
+from vgg16gpu.compiler import op_kernels as ops
 from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
 from vgg16gpu.compiler.op_kernels.base import OpContext, OpMemory, WeightPacker
 from vgg16gpu.devices.base import Device

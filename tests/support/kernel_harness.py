@@ -19,8 +19,9 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
+from tests.support.closeness import assert_close, rms
 from tests.support.reference import apply
-from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, tolerance
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Gemm, Identity, Op, Pool, Shape, Softmax
 from vgg16gpu.compiler.op_kernels import base

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler import op_kernel as ops
+from vgg16gpu.compiler import op_kernels as ops
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import Op, Shape
 from vgg16gpu.compiler.op_kernels.base import ActivationScale, AnyOpKernel, HostInput, InputKernel, OpContext, OpMemory
@@ -100,7 +100,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
             (layout, "take_in", take_in),
             (give, "give", give_),
             (scales, "observe", observe),
-            (selection, "op_kernels", kernels_for),
+            (selection, "kernels_for", kernels_for),
         ):
             stack.enter_context(mock.patch.object(place, name, fake))
         yield

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pytest
 
 from tests.support import quantised_reference, reference
+from tests.support.closeness import assert_close, rms
 from tests.support.kernel_harness import Result, normal, run_graph, seeded
-from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
+from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Op, Relu, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
+from tests.support.closeness import assert_close
 from tests.support.kernel_harness import (
     CONV_TILES,
     FFMA,
@@ -20,7 +21,6 @@ from tests.support.kernel_harness import (
 from tests.support.random_graphs import graphs
 from tests.support.reference import apply
 from tests.support.selection import examples
-from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
 from vgg16gpu.compiler.planner.plan import make_plan

@@ -58,11 +58,6 @@ def tolerance(reduction_length: int, *scales: float) -> float:
     return _TOLERANCE_FACTOR * FLOAT32_EPSILON * math.sqrt(reduction_length) * math.prod(scales)
 
 
-def rms(array: Floats) -> float:
-    """Root mean square of the elements, in float64: the scale that `tolerance` asks for."""
-    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
-
-
 @dataclass(frozen=True)
 class ArrayComparison:
     """Two arrays compared elementwise; `str()` is the one-line verdict with every number."""
@@ -112,15 +107,6 @@ def compare(actual: npt.ArrayLike, expected: npt.ArrayLike, atol: float, rtol: f
         worst=(float(y[worst]), float(r[worst])) if y.size else (0.0, 0.0),
         mismatches=int(y.size - np.count_nonzero(matches)),
     )
-
-
-def assert_close(
-    actual: npt.ArrayLike, expected: npt.ArrayLike, atol: float, rtol: float = 0.0, label: str = ""
-) -> None:
-    """For tests: raise AssertionError with shape, errors, worst index and count unless every element matches."""
-    result = compare(actual, expected, atol, rtol)
-    if not result.passed:
-        raise AssertionError(f"{label}: {result}" if label else str(result))
 
 
 def _pair(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from vgg16gpu.compiler import op_kernel as ops
+from vgg16gpu.compiler import op_kernels as ops
 from vgg16gpu.compiler.graph import gradient_ops, loss
 from vgg16gpu.compiler.graph import ops as graph_ops
 from vgg16gpu.compiler.graph.ops import Conv, Elementwise, FusedConvPair, Gemm, MultiOp, Op, Shape

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.random_graphs import SAME, zeros
-from vgg16gpu.compiler import op_kernel as ops
+from vgg16gpu.compiler import op_kernels as ops
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu, Softmax
 from vgg16gpu.compiler.graph.window import Window

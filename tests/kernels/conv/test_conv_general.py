@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from tests.support.closeness import assert_close, rms
 from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute
 from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
-from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, tolerance
 from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.op_kernels.base import OpContext

@@ -8,9 +8,9 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from tests.support.closeness import assert_close
 from tests.support.general_harness import check_all_layouts, compute
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
-from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,

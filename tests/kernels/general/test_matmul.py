@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.support.closeness import assert_close, rms
 from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute, layouts_of
 from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
-from vgg16gpu.checks.accuracy import assert_close, rms, tolerance
+from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Array, MatMul, Shape
 from vgg16gpu.compiler.op_kernels.base import OpContext
 from vgg16gpu.compiler.op_kernels.general import matmul

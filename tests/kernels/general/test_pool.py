@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from tests.support.closeness import assert_close
 from tests.support.kernel_harness import assert_same_bits, bounds, check_op, normal, run_op, seeded
 from tests.support.onnx_models import Model, onnxruntime_values
 from tests.support.reference import Array64, apply
-from vgg16gpu.checks.accuracy import assert_close, tolerance
+from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Array, GlobalPool, Pool, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.devices.base import Device

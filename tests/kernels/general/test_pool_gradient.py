@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.kernels.general.test_pool import GENERAL_WINDOWS, KINDS, WINDOWS, image, random_window
+from tests.support.closeness import assert_close
 from tests.support.general_harness import compute
 from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import normal, seeded
-from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Array, Shape

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.closeness import assert_close
 from tests.support.general_harness import compute, layouts_of
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
 from tests.support.reference import Array64
-from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, tolerance
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, tolerance
 from vgg16gpu.compiler.graph.ops import Array, AxisSoftmax, Shape, Softmax
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.types import Layout

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.closeness import assert_close
 from tests.support.kernel_harness import FFMA, Result, one_op, run_graph, seeded
-from vgg16gpu.checks.accuracy import assert_close, tolerance
+from vgg16gpu.checks.accuracy import tolerance
 from vgg16gpu.compiler.graph.ops import Identity
 from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.devices.base import Device
