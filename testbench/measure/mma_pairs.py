@@ -11,7 +11,7 @@ Without a part: check and time.
   launches back to back, the input on the device. Milliseconds of a batch: median and best of `ROUNDS` rounds. Records
   also scores beside FFMA's, each launch of the pairs alone, and whether an image has the same bits in a batch.
 - tiles: each launch of the pairs alone, with every tile of conv_mma_3x3 that the layer can have: for the estimates in
-  vgg16gpu/compiler/lowering/conv/conv_mma_3x3.py.
+  vgg16gpu/compiler/op_kernels/conv/conv_mma_3x3.py.
 
 `kernels="mma"` asks for pairs here, whatever `mma_pairs.HAVE_RUN` says. `--device cpu`, to see that the program works,
 takes few small cases and the layers up to relu2_2. Exit code 1 where a case fails, bits differ, or a way to compute
@@ -47,12 +47,12 @@ from vgg16gpu.bench.measure.layers import LayerEffort, measure_layers
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Array, Conv
-from vgg16gpu.compiler.lowering.base import OpContext
-from vgg16gpu.compiler.lowering.conv import conv_mma
-from vgg16gpu.compiler.lowering.conv.conv_mma_3x3 import PAIR_TILES, HaloTile, has_halos
-from vgg16gpu.compiler.lowering.gemm import gemm_mma_pairs
-from vgg16gpu.compiler.lowering.mma_geometry import PAIR_CONV_TILES, MmaTile
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.op_kernels.base import OpContext
+from vgg16gpu.compiler.op_kernels.conv import conv_mma
+from vgg16gpu.compiler.op_kernels.conv.conv_mma_3x3 import PAIR_TILES, HaloTile, has_halos
+from vgg16gpu.compiler.op_kernels.gemm import gemm_mma_pairs
+from vgg16gpu.compiler.op_kernels.mma import PAIR_CONV_TILES, MmaTile
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error

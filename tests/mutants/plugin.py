@@ -23,12 +23,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Replace what says where the kernels are."""
     del config
     from tests.mutants.kernels import write_mutant
-    from tests.mutants.table import MUTANTS, PLANTED
-    from tests.mutants.table_general import GENERAL_MUTANTS
-    from tests.mutants.table_guard import GUARD_MUTANTS
-    from tests.mutants.table_mma import MMA_MUTANTS
+    from tests.mutants.table import PLANTED
+    from tests.mutants.tables import MUTANTS
 
-    name, every = os.environ["VGG16GPU_MUTANT"], (*MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *MMA_MUTANTS, *PLANTED)
+    name, every = os.environ["VGG16GPU_MUTANT"], (*MUTANTS, *PLANTED)
     write_mutant(_folder, next(mutant for mutant in every if mutant.name == name))
     kernel_source.kernel_dir = lambda: _folder  # type: ignore[assignment]
 

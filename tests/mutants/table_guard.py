@@ -42,7 +42,7 @@ GAVE_UP = partial(
     test_settle.test_who_needs_a_second_pass, given=gave_up, words=[6, 0, 0, 0], images=(0, 1, 2, 3, 4), needed=()
 )
 
-GUARD_MUTANTS = (
+MUTANTS = (
     Mutant("a convolution for nobody", "conv_general.cu", ALWAYS, GENERAL),
     Mutant("a product for nobody", "gemm_splitk.cu", ALWAYS, VGG),
     Mutant("a product of a CPU for nobody", "gemm_direct.cu", ALWAYS, partial(nothing, name="direct")),

@@ -25,7 +25,7 @@ def edit(what: str, parameters: str = "ACTIVATION_PARAMETER") -> Edit:
     return Edit(clip("min_nan(max_nan(v, low), high)", parameters), clip(what, parameters))
 
 
-LIMIT_MUTANTS = (
+MUTANTS = (
     Mutant(
         "upper limit forgotten",
         "common.cuh",

@@ -108,7 +108,7 @@ PAIR_MUTANTS = (
     ),
 )
 
-LOSS_MUTANTS = (
+MUTANTS = (
     Mutant("one half of a slope", FEATURE_LOSS, Edit("d[v] = slope * differ", "d[v] = 0.5f * slope * differ"), SQUARED),
     Mutant(
         "padding of a cotangent left as it was",

@@ -86,7 +86,7 @@ HALO_MUTANTS = (
     ),
 )
 
-MMA_MUTANTS = (
+MUTANTS = (
     *HALO_MUTANTS,
     Mutant("no third pixels", "conv_mma_first.cu", Edit("lane / 8 % 2 * THIRDS_AT", "0 * THIRDS_AT"), FIRST),
     Mutant(

@@ -37,7 +37,7 @@ FULLY = gemm(case=FullyMmaCase("fp32", (3, 1100), (70, 20), relu=False))
 _HALOS, _ANY, _PRODUCTS = "conv_mma_3x3.cu", "conv_mma.cu", "mma_pairs.cuh"
 _FIRST, _FULLY = "conv_mma_first_pairs.cu", "gemm_mma_pairs.cu"
 
-PAIR_MUTANTS = (
+MUTANTS = (
     Mutant(
         "high halves twice",
         _HALOS,

@@ -15,13 +15,7 @@ import pytest
 from tests.mutants.kernels import mutated_line, write_mutant
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE
-from tests.mutants.table import MUTANTS as FFMA_MUTANTS
-from tests.mutants.table_general import GENERAL_MUTANTS
-from tests.mutants.table_guard import GUARD_MUTANTS
-from tests.mutants.table_limits import LIMIT_MUTANTS
-from tests.mutants.table_loss import LOSS_MUTANTS
-from tests.mutants.table_mma import MMA_MUTANTS
-from tests.mutants.table_pairs import PAIR_MUTANTS
+from tests.mutants.tables import MUTANTS
 from tests.sanitize import gpu as sanitize_gpu
 from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cpu import sanitize
@@ -31,7 +25,6 @@ from vgg16gpu.devices.kernel_source import own_sources, source_path
 from vgg16gpu.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *LIMIT_MUTANTS, *LOSS_MUTANTS, *MMA_MUTANTS, *PAIR_MUTANTS)
 MEASURES_THE_DEVICE = {"ceiling.cu"}  # and computes nothing that could be wrong
 NEAR = 40  # lines between a mistake and the access that it leads to
 IN_MAKE_TEST = "words behind the last group left out"  # of a kernel that is compiled soonest
