@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Dim, Op, Operand, Shape, op_arrays
+from vgg16gpu.compiler.graph.ops import Array, Dim, Op, OperandShape, Shape, op_arrays
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def cross_batch_op(graph: Graph, shapes: Mapping[str, Shape]) -> Op | None:
     `shapes` of all values, for any batch. Only without such an op may an engine fill a batch as it likes.
     """
     for op in graph.ops:
-        operands = [Operand(shapes[name], name in graph.constants) for name in op.operands]
+        operands = [OperandShape(shapes[name], name in graph.constants) for name in op.operands]
         if not op.keeps_rows(operands, shapes[op.y]):
             return op
     return None

@@ -19,7 +19,7 @@ Limits: TypeAlias = tuple[float, float]  # the smallest and the largest number t
 Dim = TypeVar("Dim", bound=int | None)  # of a shape; None: open
 
 
-class Operand(NamedTuple):
+class OperandShape(NamedTuple):
     """What an op reads: the shape for a batch of any size."""
 
     shape: Shape
@@ -72,7 +72,7 @@ class Op:
         """
         return 0
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002 - of the whole batch
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - of the whole batch
         """Return whether row i of y is computed from rows i of the operands alone, for a y of this shape.
 
         Constants are the same for all rows, so they must not have rows themselves.
@@ -317,7 +317,7 @@ class Elementwise(MultiOp):
                 f"{what} '{self.y}': shapes {' and '.join(map(str, shapes))} cannot be broadcast to each other"
             ) from None
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:
         """Return whether constants are one row, and all others have the rank of y."""
         return all(_is_one_row(shape, y) if constant else len(shape) == len(y) for shape, constant in operands)
 
@@ -391,7 +391,7 @@ class GeneralBatchNorm(MultiOp):
             )
         return shape
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether all parameters are constants."""
         return all(operand.is_constant for operand in operands[1:])
 
@@ -410,7 +410,7 @@ class Transpose(Op):
             raise ModelError(f"Transpose '{self.y}': {self.permutation} is no order of the dimensions of {shapes[0]}")
         return tuple(shapes[0][dim] for dim in self.permutation)
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether the first dimension stays."""
         return self.permutation[0] == 0
 
@@ -447,7 +447,7 @@ class Reshape(Op):
         """Return the number of dimensions of the target."""
         return len(self.target)
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:
         """Return whether the first dimension stays whatever the batch is."""
         x = operands[0].shape
         return bool(x) and bool(y) and x[0] == y[0] and self.target[0] in (0, -1)
@@ -467,7 +467,7 @@ class Slice(Op):
         """Return the sizes, those of x where they are None."""
         return tuple(dim if size is None else size for dim, size in zip(shapes[0], self.sizes, strict=True))
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether all rows are taken."""
         return self.sizes[0] is None and (self.starts[0], self.steps[0]) == (0, 1)
 
@@ -489,7 +489,7 @@ class Pad(Op):
             raise ModelError(f"Pad '{self.y}': of {shapes[0]} nothing is left")
         return padded
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether no row is added."""
         return (self.before[0], self.after[0]) == (0, 0)
 
@@ -510,7 +510,7 @@ class Concat(MultiOp):
                 raise ModelError(f"Concat '{self.y}': shapes {first} and {shape} differ beside dimension {axis}")
         return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether rows stay rows."""
         return self.axis > 0
 
@@ -532,7 +532,7 @@ class Gather(Op):
         """Return the rank of x, with that of the indices in place of one dimension."""
         return ranks[0] - 1 + self.indices.ndim
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether rows stay rows."""
         return self.axis > 0
 
@@ -583,7 +583,7 @@ class MatMul(MultiOp):
         """Return 2 for each multiply-add."""
         return 2 * math.prod(self.shape_of_y(*shapes)) * self.matrices(shapes[0], shapes[1])[0][-1]
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:
         """Return whether rows of a are multiplied by one b, or matrices of a by those of b."""
         a, b, *others = operands
         rank, right = len(a.shape), len(b.shape)
@@ -627,7 +627,7 @@ class GeneralConv(MultiOp):
         """Return 2 for each multiply-add."""
         return 2 * math.prod(self.shape_of_y(*shapes)) * math.prod(shapes[1][1:])
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether weight and bias are constants."""
         return all(operand.is_constant for operand in operands[1:])
 
@@ -646,7 +646,7 @@ class AxisSoftmax(Op):
             raise ModelError(f"Softmax '{self.y}': its input of shape {shapes[0]} has no dimension {self.last}")
         return shapes[0]
 
-    def keeps_rows(self, operands: Sequence[Operand], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
         """Return whether the softmax is of each row."""
         return self.axis > 0
 
