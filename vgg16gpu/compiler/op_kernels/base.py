@@ -129,7 +129,7 @@ class OpContext(Generic[OpT_co]):
     x_scaling: ActivationScale | None = None  # fp32 on tensor cores
     y_scaling: ActivationScale | None = None
     quantised: QuantisedOp | None = None  # int8
-    parts: tuple[OpContext[Conv], ...] = ()  # of a ConvChain: its convolutions
+    parts: tuple[OpContext[Conv], ...] = ()  # of a FusedConvPair: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
     keeps_digits: bool = False  # fp16 whose features a loss compares: no image is rounded, and no feature that is read
     compared: bool = False  # a loss reads the result
