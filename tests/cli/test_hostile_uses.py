@@ -70,6 +70,8 @@ def contents(place: Path) -> dict[str, tuple[int, int] | None]:
     """Size and time of every file below a folder; None for what is no file."""
     found = {}
     for path in place.rglob("*"):
+        if "__pycache__" in path.parts:  # Python's own, of a kernel's module
+            continue
         status = path.lstat()
         found[str(path.relative_to(place))] = (status.st_size, status.st_mtime_ns) if path.is_file() else None
     return found
