@@ -89,7 +89,7 @@ def test_int8(run):
 
 @pytest.mark.slow(reason="tests/lab/test_lab_cli.py runs kernels of one's own")
 def test_own_kernel(tmp_path):
-    """As a process: what it prints is printed by another one."""
+    """Run it as a process: its output comes from a process that it starts."""
     command = [sys.executable, str(ROOT / "examples" / "own_kernel.py"), "own"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     (row,) = [line for line in told.splitlines() if "│ mine " in line]

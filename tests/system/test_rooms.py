@@ -54,7 +54,7 @@ def classes() -> frozenset[str]:
 
 
 def code(page: str) -> Iterator[str]:
-    """What a page has between backticks, without patterns such as NAME.py."""
+    """Return the names that a page has between backticks, without patterns such as NAME.py."""
     text = re.sub(r"^    .*$", "", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
     yield from (found for found in re.findall(r"`([^`]+)`", text) if not re.search(r"NAME|\*", found))
 

@@ -27,7 +27,7 @@ def card(name: str, capability: tuple[int, int]) -> DeviceFacts:
 
 
 def plan_of(facts: DeviceFacts, kernels: str = "auto", *, is_sampled: bool = True) -> CompiledModel:
-    """Of one convolution in fp32."""
+    """Return the plan of one convolution in fp32."""
     conv = Conv("x", "y", ("y",), np.ones((64, 64, 3, 3), np.float32), None, Window((3, 3), pads=Pads(1, 1, 1, 1)))
     graph = Graph(GraphInput("x", (None, *SHAPE[1:])), (conv,), ("y",))
     samples = (lambda: np.ones((1, *SHAPE[1:]), np.float32)) if is_sampled else None

@@ -101,7 +101,7 @@ def test_what_nobody_reads_is_float32(device: Device, shapes: Shapes) -> None:
 
 
 def test_weights_are_packed_for_all_stored_channels(device: Device) -> None:
-    """Those of 20 channels for 64, the last 44 of zeros: the kernel knows what is stored alone."""
+    """Hold a layer of 20 channels against one of 64 whose last 44 are zeros: the kernel sees stored channels alone."""
     result = check_case(device, Case(HALOS[0]))
     assert arguments(step_of(result.program, "y"))["CP"] == 64
 
@@ -211,7 +211,7 @@ def test_tiles_fit_and_hold_whole_windows(shared: int, pool: bool) -> None:
 
 @pytest.mark.usefixtures("chosen_pairs")
 def test_maps_beyond_the_kernels_integers_stay_on_ffma() -> None:
-    """As they were before there were pairs; conv_igemm counts further."""
+    """Keep conv_igemm for larger maps, whose offsets exceed the integers of these kernels."""
     conv, _ = Shapes((1, 64, 3, 3), 64).make()
     for size, family in ((2300, "mma"), (2400, "ffma")):  # three images of 64 channels, two bytes each
         graph = Graph(GraphInput("x", (None, 64, size, size)), (conv,), ("y",))

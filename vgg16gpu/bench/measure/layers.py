@@ -39,7 +39,7 @@ class EngineContender:
         return outputs[0] if isinstance(outputs, tuple) else outputs
 
     def repeats(self, scores: Array) -> bool:
-        """Whether launching again, without a new input, gives the same first output: nothing lies over the input."""
+        """Return whether a second launch gives the same first output: then no value overwrites the input."""
         for _ in range(2):
             self._launch()
         program = next(program for program in self._engine.plan.programs if program.batch == len(self._x))

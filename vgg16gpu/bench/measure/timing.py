@@ -315,7 +315,7 @@ _CHUNKS = 3  # samples in a turn (isolated more: every run is one)
 
 @dataclass(frozen=True)
 class Sustained:
-    """What one contender took under load. `gpu` is None where nobody reads clocks and power."""
+    """Times of one contender under load. `gpu` is None where clocks and power are not read."""
 
     method: Method
     summary: Summary
@@ -356,7 +356,7 @@ class _Turn:
 
 
 def description(seconds: float) -> str:
-    """How the sustained regime is measured with so many seconds of load."""
+    """Describe how the sustained regime is measured with N seconds of load."""
     return DESCRIPTION.format(seconds=seconds, turns=_TURNS, own=round(seconds * _OWN_SHARE, 2))
 
 

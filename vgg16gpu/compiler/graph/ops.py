@@ -304,11 +304,7 @@ class Elementwise(MultiOp):
     limits: Limits | None = field(default=None, kw_only=True)  # as of Conv
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """Return the shape that all operands are broadcast to."""
-        return self.broadcast(*shapes)
-
-    def broadcast(self, *shapes: Shape) -> Shape:
-        """Return the shape that all of these are broadcast to. Raises ModelError."""
+        """Return the shape that all operands are broadcast to. Raises ModelError."""
         try:
             return tuple(int(dim) for dim in np.broadcast_shapes(*shapes))
         except ValueError:
@@ -609,9 +605,7 @@ class GeneralConv(MultiOp):
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
         """Return (N, OC, OH, OW)."""
-        shape, weight, bias = (*shapes, None)[:3]
-        assert shape is not None
-        assert weight is not None
+        shape, weight, *biases = shapes
         batch, channels, height, width = self.map_shape(shape)
         if len(weight) != 4 or weight[2:] != self.window.kernel or weight[0] % self.group:
             raise ModelError(
@@ -619,8 +613,8 @@ class GeneralConv(MultiOp):
             )
         if channels != weight[1] * self.group:
             raise ModelError(f"Conv '{self.y}': weights for {weight[1] * self.group} channels, input has {channels}")
-        if bias is not None and bias != weight[:1]:
-            raise ModelError(f"Conv '{self.y}': a bias of shape {bias} for {weight[0]} output channels")
+        if biases and biases[0] != weight[:1]:
+            raise ModelError(f"Conv '{self.y}': a bias of shape {biases[0]} for {weight[0]} output channels")
         return batch, weight[0], *self.window_shape(self.window, height, width)
 
     def flop(self, *shapes: Shape) -> int:

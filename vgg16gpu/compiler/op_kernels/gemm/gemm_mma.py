@@ -24,8 +24,8 @@ from vgg16gpu.compiler.op_kernels.mma import (
     with_finish,
     x_element,
 )
-from vgg16gpu.program.launch import Dim3, KernelLaunch
-from vgg16gpu.program.types import DType, TensorDesc
+from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
+from vgg16gpu.program.types import DType, Pointer, TensorDesc
 
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 
@@ -68,20 +68,37 @@ def steps(
             names=op.names,
             label=label,
         ),
-        KernelLaunch(
-            kernel=activated(last, op),
-            grid=finish_grid(batch, y.pitch),
-            block=Dim3(FINISH_THREADS),
-            arguments=(
-                *(y.pointer, places.maxima, places.workspace, held.dequant, held.bias, held.out_scale),
-                *scalars(batch, outputs, y.pitch, parts),
-                *activation(op),
-                *scalars(1),
-            ),
-            nbytes=y.nbytes,
-            names=op.names,
-            label=f"{label}: add {parts} parts",
+        finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
+    )
+
+
+def finish_step(
+    op: Gemm,
+    last: Kernel,
+    y: TensorDesc,
+    vectors: tuple[Pointer, Pointer, Pointer],
+    places: OpMemory,
+    parts: int,
+    label: str,
+) -> KernelLaunch:
+    """Return the launch that adds the parts of each sum in order and stores y.
+
+    vectors: dequant, bias and out_scale. label: of the launch before.
+    """
+    batch, outputs = y.shape[0], op.weight.shape[0]
+    return KernelLaunch(
+        kernel=activated(last, op),
+        grid=finish_grid(batch, y.pitch),
+        block=Dim3(FINISH_THREADS),
+        arguments=(
+            *(y.pointer, places.maxima, places.workspace, *vectors),
+            *scalars(batch, outputs, y.pitch, parts),
+            *activation(op),
+            *scalars(1),
         ),
+        nbytes=y.nbytes,
+        names=op.names,
+        label=f"{label}: add {parts} parts",
     )
 
 

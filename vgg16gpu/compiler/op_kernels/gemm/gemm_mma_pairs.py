@@ -9,14 +9,13 @@ import math
 from typing import Final, NamedTuple
 
 from vgg16gpu.compiler.graph.ops import Gemm
-from vgg16gpu.compiler.op_kernels.activation import CLIPS, activated, activation, activation_label
+from vgg16gpu.compiler.op_kernels.activation import CLIPS, activation_label
 from vgg16gpu.compiler.op_kernels.base import OpContext, OpKernel, OpMemory, WeightPacker, scalars
+from vgg16gpu.compiler.op_kernels.gemm.gemm_mma import finish_step
 from vgg16gpu.compiler.op_kernels.layout import scales
 from vgg16gpu.compiler.op_kernels.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.compiler.op_kernels.mma import (
-    FINISH_THREADS,
     MmaTile,
-    finish_grid,
     gemm_grid,
     gemm_parts,
     gemm_workspace_nbytes,
@@ -120,20 +119,7 @@ def steps(
             names=op.names,
             label=label,
         ),
-        KernelLaunch(
-            kernel=activated(last, op),
-            grid=finish_grid(batch, y.pitch),
-            block=Dim3(FINISH_THREADS),
-            arguments=(
-                *(y.pointer, places.maxima, places.workspace, held.dequant, held.bias, held.out_scale),
-                *scalars(batch, outputs, y.pitch, parts),
-                *activation(op),
-                *scalars(1),
-            ),
-            nbytes=y.nbytes,
-            names=op.names,
-            label=f"{label}: add {parts} parts",
-        ),
+        finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
     )
 
 
