@@ -66,9 +66,8 @@ class CudaDevice:
                 self._held = DeviceResources(driver, card.retain_primary_context())
         except driver.Error as error:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
-        self._finalizer = weakref.finalize(
-            self, DeviceResources.release, self._held
-        )  # also at the end of the interpreter
+        # Also at the end of the interpreter.
+        self._finalizer = weakref.finalize(self, DeviceResources.release, self._held)
         try:
             self.counters = Counters()
             with self._active(DeviceError):
