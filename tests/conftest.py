@@ -137,14 +137,6 @@ def _compiled_before() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def chosen_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `kernels="auto"` choose pairs on mma.sync, as it will once a GPU has run them."""
-    from vgg16gpu.compiler.op_kernels import mma_pairs
-
-    monkeypatch.setattr(mma_pairs, "HAVE_RUN", True)
-
-
 @cache
 def gpu_problem() -> str | None:
     """Why GPU tests cannot run here, or None."""

@@ -13,9 +13,9 @@ Without a part: check and time.
 - tiles: each launch of the pairs alone, with every tile of conv_mma_3x3 that the layer can have: for the estimates in
   vgg16gpu/compiler/op_kernels/conv/conv_mma_3x3.py.
 
-`kernels="mma"` asks for pairs here, whatever `mma_pairs.HAVE_RUN` says. `--device cpu`, to see that the program works,
-takes few small cases and the layers up to relu2_2. Exit code 1 where a case fails, bits differ, or a way to compute
-VGG16 that the device should have fails. Needs pytest, whose cases it judges; torch for CUDA graphs alone.
+`--device cpu`, to see that the program works, takes few small cases and the layers up to relu2_2. Exit code 1 where a
+case fails, bits differ, or a way to compute VGG16 that the device should have fails. Needs pytest, whose cases it
+judges; torch for CUDA graphs alone.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from tests.support.wgmma_harness import check as judge
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.measure.layers import LayerEffort, measure_layers
 from vgg16gpu.bench.records.record import write
+from vgg16gpu.bench.tune.float32 import random_vgg16
 from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.model import Model
@@ -77,15 +78,6 @@ EFFORT: Final = LayerEffort(seconds=0.05)  # of a launch alone
 BATCHES: Final = {"cuda": (1, 8, 32, 128), "cpu": (1, 2)}
 SIZE: Final = {"cuda": 224, "cpu": 32}
 OUTPUTS: Final = {"cuda": None, "cpu": ("relu2_2",)}
-
-# Weights of torchvision's VGG16: (outputs, inputs) by the number in its name.
-CONVOLUTIONS: Final = {
-    **{0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128)},
-    **{10: (256, 128), 12: (256, 256), 14: (256, 256)},
-    **{17: (512, 256), 19: (512, 512), 21: (512, 512)},
-    **{24: (512, 512), 26: (512, 512), 28: (512, 512)},
-}
-FULLY: Final = {0: (4096, 25088), 3: (4096, 4096), 6: (1000, 4096)}
 
 # Cases of a GPU beside those of the tests.
 DEEP: Final = (
@@ -232,17 +224,6 @@ def _judged(device: Device, name: str, trial: MmaTrial) -> tuple[Record, Result 
 
 
 # ---- Times
-
-
-def random_vgg16() -> Model:
-    """Return VGG16 with random weights whose values keep their size from layer to layer."""
-    random, weights = np.random.default_rng(0), dict[str, Array]()
-    shapes = {f"features.{number}": (*shape, 3, 3) for number, shape in CONVOLUTIONS.items()}
-    for name, shape in {**shapes, **{f"classifier.{number}": shape for number, shape in FULLY.items()}}.items():
-        scale = np.float32(np.sqrt(2 / np.prod(shape[1:])))
-        weights[f"{name}.weight"] = scale * random.standard_normal(shape, np.float32)
-        weights[f"{name}.bias"] = np.float32(0.05) * random.standard_normal(shape[0], np.float32)
-    return Model.from_torch(weights, "vgg16")
 
 
 def times(model: Model, kind: str) -> Record:

@@ -1,10 +1,10 @@
-"""`tune`: measure which tile is fastest for each layer on this GPU."""
+"""`tune`: measure which tile is fastest for each layer on this GPU, or which kernels in float32."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.tune.float32 import BATCH, measure_float32, random_vgg16
 from vgg16gpu.bench.tune.search import Finding, search, tiles
 from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
@@ -31,15 +32,16 @@ from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.op_kernels.wgmma import has_wgmma
+from vgg16gpu.compiler.op_kernels.wgmma import has_float32_choice, has_wgmma
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices import open_device, tuned
+from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import CubinCompiler, CubinUnit
 from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.program.launch import Kernel
-from vgg16gpu.program.types import DeviceFacts
+from vgg16gpu.program.types import DeviceFacts, Tiles
 
 DEFAULT_SIZES = (224, 244)
 
@@ -87,16 +89,22 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
     The layers are those of the MODELs, which are what `bench` takes; without any, those of VGG16. Each candidate is
     checked against float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. The
     tile that is taken today stays where the fastest gains less than 2 %. Exit code 1 when one is wrong (it is named,
-    and not used), or when the device fails on the way. Needs an NVIDIA GPU of compute capability 9.0, as no other has
-    such kernels.
+    and not used), or when the device fails on the way. These are the kernels of compute capability 9.0.
+
+    On another NVIDIA GPU of compute capability 8.0 or newer VGG16 is timed in fp32 by pairs of float16 on tensor cores
+    and by float32 products, and the table keeps which is faster: `--kernels auto` takes that from then on. Of the
+    options only --device, --output and --table count.
     """
     options = TuneOptions(**values)
     check_outputs({"--output": options.output, "--table": options.table})
     deadline = time.monotonic() + options.seconds
     device, _ = open_device(options.device, needs_gpu=True)
     try:
+        if has_float32_choice(device.facts):
+            _tune_float32(options, device)
+            return
         if not has_wgmma(device.facts):
-            raise DeviceError(f"{device.facts.name} has no kernels with tiles to tune; compute capability 9.0 has")
+            raise DeviceError(f"{device.facts.name} has nothing to tune; compute capability 8.0 and newer has")
         todo = distinct(_tasks(options, device.facts))
         compiler = CubinCompiler(device.facts.compute_capability)
         made, gpu = environment(device), device.facts.name
@@ -112,18 +120,35 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
         device.close()
     if failure and not findings:  # a table of nothing would take the place of an earlier one
         raise failure
-    path = options.table or tuned.own_path(gpu, cache_dir())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tuned.write(path, gpu, tiles(findings), made)
-    if options.output:
-        report = json.dumps({"environment": made, "problems": [_record(finding) for finding in findings]}, indent=1)
-        with atomic_writer(options.output) as stream:
-            stream.write(f"{report}\n".encode())
+    path = _keep(options, gpu, tiles(findings), made, {"problems": [_record(finding) for finding in findings]})
     _print(findings, len(todo), path)
     if failure:
         tell(str(failure))
     if failure or any(finding.wrong for finding in findings):
         ctx.exit(EXIT_CHECK_FAILED)
+
+
+def _tune_float32(options: TuneOptions, device: Device) -> None:
+    """Measure which kernels are faster in float32, keep that in the card's table, and print it."""
+    made, facts = environment(device), device.facts
+    found = measure_float32(options.device, random_vgg16())
+    path = _keep(options, facts.name, {tuned.FLOAT32: found.entry}, made, {"float32": found.entry})
+    screen = console()
+    times = ", ".join(f"{kernels} {1e3 * seconds:.2f} ms" for kernels, seconds in found.seconds.items())
+    screen.print(f"VGG16 in fp32, batch {BATCH}: {times}", markup=False, soft_wrap=True)
+    screen.print(f"kernels {found.entry['kernels']} for fp32: {path}", markup=False, soft_wrap=True)
+
+
+def _keep(options: TuneOptions, gpu: str, found: Tiles, made: Mapping[str, Any], report: Mapping[str, Any]) -> Path:
+    """Write what was found of a card into its table, and what was measured to --output; return the table's path."""
+    path = options.table or tuned.own_path(gpu, cache_dir())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tuned.write(path, gpu, found, made)
+    if options.output:
+        text = json.dumps({"environment": made, **report}, indent=1)
+        with atomic_writer(options.output) as stream:
+            stream.write(f"{text}\n".encode())
+    return path
 
 
 def _tasks(options: TuneOptions, facts: DeviceFacts) -> Iterator[TuneTask]:

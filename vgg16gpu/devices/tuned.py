@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
 from vgg16gpu.io.foreign.lines import NotReadError
+from vgg16gpu.io.shown import shown
 from vgg16gpu.program.types import Tiles
 
 TABLES: Final = Path(__file__).parents[1] / "data" / "tuned"
 FOLDER: Final = "tuned"  # in the cache folder
+FLOAT32: Final = "float32"  # the entry of a card, not of a layer: the kernels that are faster in float32
+FLOAT32_KERNELS: Final = ("mma", "ffma")  # pairs of float16 on tensor cores, or float32 products
+ENVIRONMENT: Final = "VGG16GPU_FLOAT32"  # one of these, whatever the table says
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +61,23 @@ def nearest(kin: Kin, package: Path = TABLES, without: str = "") -> Tiles:
             if tuple(device.get("compute_capability", ())) == kin.compute_capability:
                 distance = abs(device.get("multiprocessors", 0) - kin.multiprocessors)
                 found.append((distance, content["gpu"], content["tiles"]))
-    return dict(min(found, key=lambda entry: entry[:2])[2]) if found else {}
+    tiles = min(found, key=lambda entry: entry[:2])[2] if found else {}
+    return {name: entry for name, entry in tiles.items() if name != FLOAT32}  # cards differ in more than their size
+
+
+def float32_kernels(tiles: Tiles) -> str | None:
+    """Return the kernels, of FLOAT32_KERNELS, that a card is to use in float32; None where nobody has measured it.
+
+    The environment's word goes before the table's. Raises DeviceError where it is none of these.
+    """
+    if asked := os.environ.get(ENVIRONMENT):
+        if asked not in FLOAT32_KERNELS:
+            raise DeviceError(
+                f"environment variable {ENVIRONMENT} is {shown(asked)}; accepted: {', '.join(FLOAT32_KERNELS)}"
+            )
+        return asked
+    found = tiles.get(FLOAT32, {}).get("kernels")
+    return found if isinstance(found, str) and found in FLOAT32_KERNELS else None
 
 
 def own_path(gpu: str, cache: Path) -> Path:

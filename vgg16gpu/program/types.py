@@ -172,6 +172,7 @@ class DeviceFacts:
     memory_free: int  # bytes
     tensor_maps: bool = False  # whether the bulk copy engine of compute capability 9.0 can be used
     shares_sums: bool = True  # whether blocks may share a sum (split-K): the ladder takes it away to show what it gains
+    float32_kernels: str | None = None  # "mma" (pairs of float16) or "ffma": measured to be faster; None: not measured
     tuned: Tiles = field(default_factory=dict, compare=False, repr=False)  # the tiles that were measured to be fastest
 
 

@@ -1,4 +1,4 @@
-"""Which cards compute float32 from pairs of float16 on mma.sync: a prediction from the rates of their kinds."""
+"""Which cards compute float32 from pairs of float16 on mma.sync: as measured, else by the rates of their kinds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def plan_of(facts: DeviceFacts, kernels: str = "auto", *, is_sampled: bool = Tru
     return make_plan(graph, facts, [SHAPE], PlanOptions("fp32", kernels, samples=samples))
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 @pytest.mark.parametrize(
     ("facts", "pays"),
     [
@@ -67,10 +66,15 @@ def test_pairs_can_be_asked_for(facts: DeviceFacts) -> None:
     assert dict(plan.programs[0].steps[-1].kernel.defines)["ELEMENT"] == DType.F16_PAIR.number
 
 
-def test_auto_keeps_ffma_until_a_gpu_has_run_them() -> None:
-    facts = card("NVIDIA A100-SXM4-80GB", (8, 0))
-    assert plan_of(facts).families == {"y": "ffma"}
-    assert plan_of(facts, "mma").families == {"y": "mma"}
+@pytest.mark.parametrize("measured", ["mma", "ffma"])
+@pytest.mark.parametrize("facts", [CARD, card("NVIDIA GeForce RTX 4090", (8, 9))], ids=lambda facts: facts.name)
+def test_what_was_measured_goes_before_the_prediction(facts: DeviceFacts, measured: str) -> None:
+    assert plan_of(replace(facts, float32_kernels=measured)).families == {"y": measured}
+
+
+def test_a_measurement_makes_no_pairs_where_there_are_none() -> None:
+    for facts in (CPU, card("Tesla T4", (7, 5))):
+        assert plan_of(replace(facts, float32_kernels="mma")).families == {"y": "ffma"}
 
 
 def test_turing_has_none() -> None:
@@ -78,19 +82,12 @@ def test_turing_has_none() -> None:
         plan_of(card("Tesla T4", (7, 5)), "mma")
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 def test_hopper_takes_them_where_its_tensor_maps_cannot_be_made() -> None:
     hopper = replace(CARD, name="NVIDIA H200", compute_capability=(9, 0), shared_nbytes=227 << 10)
     assert plan_of(hopper).families == {"y": "mma"}
     assert plan_of(replace(hopper, tensor_maps=True)).families == {"y": "wgmma"}
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 def test_samples_are_needed() -> None:
     with pytest.raises(ModelError, match="fp32 on tensor cores fixes its scales on typical inputs"):
         plan_of(CARD, is_sampled=False)
-
-
-def test_three_products_are_faster_than_one_ffma_where_pairs_are_chosen() -> None:
-    """Even at the lowest part of its ceiling that mma.sync was seen at, beside the highest of FFMA."""
-    assert mma_pairs.LEAST_RATIO * 0.72 / 3 > 0.72

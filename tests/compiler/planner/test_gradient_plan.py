@@ -54,7 +54,6 @@ def families_of(graph: Graph, plan: CompiledModel) -> list[str]:
     return [plan.families[op.y] for op in graph.ops if isinstance(op, Conv)]
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 @pytest.mark.parametrize(
     ("kernels", "facts", "family"),
     [

@@ -69,7 +69,6 @@ def test_hopper(precision: str) -> None:
 # ---- What the op is
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 @pytest.mark.parametrize(
     ("precision", "capability", "family"),
     [

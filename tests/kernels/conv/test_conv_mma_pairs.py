@@ -209,7 +209,6 @@ def test_tiles_fit_and_hold_whole_windows(shared: int, pool: bool) -> None:
         assert not pool or dict(step.kernel.defines)["TILE_ROWS"] % 2 == 0
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 def test_maps_beyond_the_kernels_integers_stay_on_ffma() -> None:
     """Keep conv_igemm for larger maps, whose offsets exceed the integers of these kernels."""
     conv, _ = Shapes((1, 64, 3, 3), 64).make()

@@ -123,7 +123,6 @@ def test_the_parts_of_a_sum_do_not_depend_on_the_batch(batch: int) -> None:
     assert (step.kernel.name, step.grid.y) == ("gemm_mma_pairs", 8)
 
 
-@pytest.mark.usefixtures("chosen_pairs")
 def test_few_features_and_few_outputs_stay_on_ffma() -> None:
     """They are padded to 16 bytes alone."""
     for shape, outputs in (((1, 8), 64), ((1, 64), 8)):

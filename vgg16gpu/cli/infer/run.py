@@ -88,8 +88,9 @@ class _InferRun:
     def resumed(self, stack: ExitStack) -> int:
         """The files that have no row yet."""
         asked = self._asked
-        self._open(stack)
         assert self._writing is not None
+        self._writing.take_recorded_kernels()
+        self._open(stack)
         results = self._open_results(stack, self._writing)
         first = self._writing.skip(results, asked.listing)
         if first[0] == len(asked.listing.files):

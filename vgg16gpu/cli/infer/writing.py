@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
 import vgg16gpu
 from vgg16gpu.cli.infer.asked import ResolvedConfig
 from vgg16gpu.cli.infer.options import InferOptions
+from vgg16gpu.compiler.op_kernels.mma_pairs import pays
+from vgg16gpu.compiler.op_kernels.wgmma import has_float32_choice
 from vgg16gpu.compiler.quantization.scale_file import scales_path
+from vgg16gpu.devices import tuned
+from vgg16gpu.io.foreign.documents import OTHER_FORM, read_json
 from vgg16gpu.io.foreign.outputs import refuse_read_files
 from vgg16gpu.io.results import Columns, ResultWriter, RunRecord, check_output, list_digest, open_results
 from vgg16gpu.io.results.opening import STANDARD_OUTPUT, files_beside
+from vgg16gpu.io.results.record import record_path
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.answers.rows import first_open
@@ -52,6 +59,13 @@ class Writing:
             form=options.form,
         )
 
+    def take_recorded_kernels(self) -> None:
+        """Let devices that are opened from now on compute float32 as the run that is to go on did, if it says how."""
+        with suppress(*OTHER_FORM):
+            found = read_json(record_path(self._path))["run"]["options"].get("float32")
+            if found in tuned.FLOAT32_KERNELS:
+                os.environ.setdefault(tuned.ENVIRONMENT, found)  # also of the processes of several devices
+
     def skip(self, results: ResultWriter, listing: Listing) -> tuple[int, int]:
         """The (file, sample) behind the rows that are done. Raises InputError where these are of other files."""
         first, names = first_open(results.done, listing)
@@ -85,5 +99,8 @@ def run_options(asked: ResolvedConfig, device: str, batch: int) -> dict[str, Any
 
 def _record(asked: ResolvedConfig, device: DeviceFacts, digest: str, decoder: str) -> RunRecord:
     changes = {**run_options(asked, device.name, asked.batch(device.kind)), "decode": decoder}
+    options = asked.options
+    if options.precision == "fp32" and options.kernels == "auto" and has_float32_choice(device):
+        changes["float32"] = "mma" if pays(device) else "ffma"  # their bits differ, and `tune` may change it
     files = asked.listing.files
     return RunRecord(digest, changes, list_digest(files), len(files), vgg16gpu.__version__)

@@ -14,16 +14,13 @@ CHANNELS: Final = 16  # of a block of packed weights: what one product takes
 # How many products of float16 with float32 sums a multiprocessor makes while it makes one FFMA, by compute capability.
 # From NVIDIA's data sheets, dense TFLOP/s: A100 312 / 19.5, A40 149.7 / 37.4, L40S 362 / 91.6, RTX PRO 6000 504 / 126;
 # 9.0 is measured on an H200, through mma.sync: 637 / 63.7. 10.0 is taken to have at least A100's rate of mma.sync, 1024
-# products a cycle, beside 128 FFMA. Nothing but 9.0 was measured.
+# products a cycle, beside 128 FFMA. Nothing but 9.0 was measured; `tune` measures a card.
 RATIOS: Final = {(8, 0): 16.0, (8, 6): 4.0, (8, 9): 4.0, (9, 0): 10.0, (10, 0): 8.0, (12, 0): 4.0}
 # GeForce cards add float32 at half of that rate: RTX 3090 71 / 35.6, RTX 4090 165 / 82.6, RTX 5090 209 / 104.8.
 HALVING: Final = "GeForce"
-# Three products stand for one FFMA. These kernels reach 72 to 80 % of their ceiling, FFMA's 63 to 72 %: from about 2.8
-# on pairs are faster; a margin, because that was measured on one card.
+# With a ratio of 10 pairs took 0.31 of FFMA's time for 128 images (testbench/results/mma-pairs-h200.json), so that from
+# 3.1 on they are faster; a margin, because that was measured on one card.
 LEAST_RATIO: Final = 3.5
-# No GPU has run these kernels yet, only the CPU: until a record says that one has, they run where `kernels="mma"` asks
-# for them, and `kernels="auto"` keeps FFMA.
-HAVE_RUN: Final = False
 
 
 def has_pairs(facts: DeviceFacts) -> bool:
@@ -32,9 +29,16 @@ def has_pairs(facts: DeviceFacts) -> bool:
 
 
 def pays(facts: DeviceFacts) -> bool:
-    """Return whether `kernels="auto"` takes pairs on mma.sync: by a prediction from the rates of the card's kind."""
+    """Return whether `kernels="auto"` takes pairs on mma.sync.
+
+    As `tune` has measured it on the card; else by a prediction from the rates of the card's kind.
+    """
+    if facts.kind != "cuda" or not has_pairs(facts):
+        return False
+    if facts.float32_kernels is not None:
+        return facts.float32_kernels == "mma"
     ratio = RATIOS.get(facts.compute_capability, 0.0)
-    return HAVE_RUN and facts.kind == "cuda" and (ratio / 2 if HALVING in facts.name else ratio) >= LEAST_RATIO
+    return (ratio / 2 if HALVING in facts.name else ratio) >= LEAST_RATIO
 
 
 def stores_pairs(layer: OpContext[Op]) -> bool:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.op_kernels.base import ActivationScale, OpContext, WeightPacker, ceil_div, linear, scalars
 from vgg16gpu.compiler.op_kernels.layout.pack import STAGING
+from vgg16gpu.compiler.op_kernels.mma_pairs import has_pairs
 from vgg16gpu.program.launch import Kernel, KernelLaunch, TmaDescriptor
 from vgg16gpu.program.types import DeviceFacts, DType, Pointer, TensorDesc
 
@@ -72,6 +73,11 @@ def is_wide(layer: OpContext[Op], channels: int) -> bool:
 def has_wgmma(facts: DeviceFacts) -> bool:
     """Return whether a device has wgmma (compute capability 9.x, no other) and tensor maps can be made for it."""
     return facts.kind == "cuda" and facts.compute_capability[0] == 9 and facts.tensor_maps
+
+
+def has_float32_choice(facts: DeviceFacts) -> bool:
+    """Return whether a device can compute float32 from pairs and by FFMA, and has nothing better: no wgmma."""
+    return facts.kind == "cuda" and has_pairs(facts) and not has_wgmma(facts)
 
 
 def whole_tiles(channels: int) -> int:

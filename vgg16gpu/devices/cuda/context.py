@@ -46,11 +46,12 @@ def pick_card(driver: CudaDriver, ordinal: int) -> Any:
 
 
 def read_facts(driver: CudaDriver, card: Any, *, tensor_maps: bool) -> DeviceFacts:
-    """What the planner may know of a card. Its context must be current."""
+    """What the planner may know of a card. Its context must be current. Raises DeviceError."""
     attribute = driver.device_attribute
     free, total = driver.mem_get_info()
     major, minor = card.compute_capability()
     multiprocessors = card.get_attribute(attribute.MULTIPROCESSOR_COUNT)
+    tiles = tuned.table(card.name(), cache_dir(), kin=tuned.Kin((major, minor), multiprocessors))
     return DeviceFacts(
         kind="cuda",
         name=card.name(),
@@ -60,7 +61,8 @@ def read_facts(driver: CudaDriver, card: Any, *, tensor_maps: bool) -> DeviceFac
         memory_total=total,
         memory_free=free,
         tensor_maps=tensor_maps,
-        tuned=tuned.table(card.name(), cache_dir(), kin=tuned.Kin((major, minor), multiprocessors)),
+        float32_kernels=tuned.float32_kernels(tiles),
+        tuned=tiles,
     )
 
 
