@@ -22,7 +22,6 @@ from vgg16gpu.compiler.graph.graph import Graph, GraphInput
 from vgg16gpu.compiler.graph.ops import Clip, Conv, Gemm, Op, Pool
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.op_kernels import modules
-from vgg16gpu.compiler.op_kernels.guard import GUARDED
 from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING, PlanOptions
@@ -31,7 +30,7 @@ from vgg16gpu.devices import copy_kernel
 from vgg16gpu.devices.cuda.compiler import architecture
 from vgg16gpu.devices.kernel_source import headers, kernel_dir, source_name
 from vgg16gpu.devices.tuned import TABLES, table
-from vgg16gpu.program.launch import Kernel
+from vgg16gpu.program.launch import GUARDED, Kernel
 from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu_lab import variants as lab
 from vgg16gpu_lab.problem import Problem

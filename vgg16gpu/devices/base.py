@@ -174,8 +174,13 @@ class Device(Protocol):
     def wait(self, event: Event) -> None:
         """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
-        """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
+    def bind(
+        self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], *, as_graph: bool = True
+    ) -> Callable[[], None]:
+        """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built.
+
+        as_graph: as one CUDA graph where the device has such; else launch by launch, for a stream that captures.
+        """
 
     def unbind(self, launch: Callable[[], None]) -> None:
         """Give back what `bind` or `round_trip` returned, which must not be called again, nor be under way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,9 @@ class Kernel:
         return f"{self.name}<{values}>" if values else self.name
 
 
+GUARDED: Final = ("GUARDED", 1)  # the macro of kernels that do nothing where nobody needs what they compute
+
+
 @dataclass(frozen=True)
 class KernelLaunch:
     """One kernel launch. `flop` and `nbytes` are what it must do, not what it happens to do."""
@@ -103,6 +106,7 @@ class KernelLaunch:
     label: str = ""  # what a person calls it: "conv1_2 + relu + pool"
     # Programmatic dependent launch: it may start before the step before it has ended, and waits for that one itself.
     programmatic: bool = False
+    guard: Pointer | None = None  # a word: where it is 0 when the launch begins, the launch does nothing
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,7 +148,7 @@ def test_a_map_needs_a_signature():
 def test_launches_that_were_given_back_are_no_longer_made():
     made = []
     graph = SimpleNamespace(launch=lambda: made.append("graph"), destroy=lambda: made.append("destroyed"))
-    sequence = LaunchSequence(None, "stream", [], graph=graph)
+    sequence = LaunchSequence(None, None, "stream", [], graph=graph)
     sequence.launch()
     sequence.clear()
     with pytest.raises(KernelError, match="given back"):

@@ -11,8 +11,8 @@ from tests.devices.cuda_device.harness import BLOCK, COUNT, axpb, chain, chained
 from vgg16gpu.devices.base import Counters, Transfer
 from vgg16gpu.devices.cuda.context import MAX_TRANSFER_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch, Scalar
-from vgg16gpu.program.types import Arena
+from vgg16gpu.program.launch import GUARDED, Dim3, Kernel, KernelLaunch, Scalar
+from vgg16gpu.program.types import Arena, Pointer
 
 pytestmark = pytest.mark.gpu
 
@@ -43,6 +43,33 @@ def test_round_trips(gpu, plain_gpu, source, start, end, length, programmatic):
             np.testing.assert_array_equal(outwards.view(np.float32), chained(numbers() + more, length))
             assert device.counters.since(before) == Counters(1, 1, length, 1, 0)
         device.free(address)
+
+
+@pytest.mark.parametrize("is_captured_by_caller", [False, True])
+def test_guarded_launches_of_a_graph_are_left_out_while_their_word_is_0(gpu, source, is_captured_by_caller):
+    """These kernels do not look at the word themselves, so that it shows whether the graph has launched them."""
+    plain, guarded = (Kernel(source, "axpb_f32", (("BLOCK", BLOCK), *more)) for more in ((), (GUARDED,)))
+    word = Pointer(Arena.ACTIVATIONS, 12288)
+    inside = [replace(axpb(guarded, 4096, 4096), guard=word)] * 2
+    steps = [axpb(plain, 4096, 0), *inside, axpb(plain, 8192, 4096)]
+    gpu.build([plain, guarded])
+    if not gpu._has_conditions:
+        pytest.skip("the driver has no conditional nodes")
+    address = gpu.allocate(16384)
+    launch = gpu.bind(steps, {Arena.ACTIVATIONS: address}, as_graph=not is_captured_by_caller)
+    replay = gpu.foreign.capture(launch) if is_captured_by_caller else launch
+    gpu.copy_in(address, numbers())
+    for needed in (0, 1, 0, 7):  # the condition is found anew in each replay
+        gpu.copy_in(address + word.offset, np.array([needed], np.int32))
+        replay()
+        found = np.empty(COUNT, np.float32)
+        gpu.copy_out(found, address + 8192)
+        gpu.synchronize()
+        np.testing.assert_array_equal(found, chained(numbers(), 4 if needed else 2), str(needed))
+    if is_captured_by_caller:
+        replay.close()
+    gpu.unbind(launch)
+    gpu.free(address)
 
 
 def test_launches_are_given_back_one_by_one(gpu, plain_gpu, kernel):

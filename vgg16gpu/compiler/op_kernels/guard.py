@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from vgg16gpu.compiler.op_kernels.base import scalars
-from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.launch import GUARDED, Kernel, KernelLaunch
 from vgg16gpu.program.types import Pointer
-
-GUARDED: Final = ("GUARDED", 1)
 
 
 def guarded(step: KernelLaunch, guard: Pointer, batch: int = 0) -> KernelLaunch:
@@ -23,6 +20,7 @@ def guarded(step: KernelLaunch, guard: Pointer, batch: int = 0) -> KernelLaunch:
         kernel=guarded_kernel(step.kernel),
         arguments=(*step.arguments, guard, *scalars(batch)),
         programmatic=False,  # who returns at once has waited for nobody
+        guard=guard,
     )
 
 

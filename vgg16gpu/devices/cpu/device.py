@@ -178,7 +178,13 @@ class CpuDevice:
         ctypes.memset(address, 0, nbytes)
         self.counters.launches += 1
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(
+        self,
+        steps: Sequence[KernelLaunch],
+        bases: Mapping[Arena, int],
+        *,
+        as_graph: bool = True,  # noqa: ARG002 - there are no graphs here
+    ) -> Callable[[], None]:
         """Resolve arguments once; the result runs all steps in order and raises KernelError if one fails.
 
         Raises KernelError: a kernel that is not built, arguments it does not take, a grid or block out of range.

@@ -104,6 +104,7 @@ class DeviceResources:
     context: Any  # the driver's Context; None when all is given back
     stream: Any = None  # that of Stream.COMPUTE
     streams: dict[Stream, Any] = field(default_factory=dict)  # the CUDA stream of each
+    branch: Any = None  # the stream that captures what conditional nodes hold
     others: list[Any] = field(default_factory=list)  # streams that other libraries work on
     events: list[Any] = field(default_factory=list)  # of `measure`
     marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
@@ -126,6 +127,11 @@ class DeviceResources:
         """The handle of a stream beside all others."""
         self.others.append(self.driver.Stream(_NON_BLOCKING))
         return int(self.others[-1].handle)
+
+    def open_branch(self) -> None:
+        """Make `branch`, unless it is there. No capture may be under way."""
+        if self.branch is None:
+            self.branch = self.driver.Stream(_NON_BLOCKING)
 
     def pin(self, nbytes: int) -> Bytes:
         """A pinned host buffer. Raises DeviceError if there is none of this size."""
@@ -198,7 +204,7 @@ class DeviceResources:
             container.clear()
         for table in (self.allocations, self.registered, self.kernels, self.modules, self.streams):
             table.clear()
-        self.stream = None
+        self.stream = self.branch = None
 
 
 class ContextGuard:

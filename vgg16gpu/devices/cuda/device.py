@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,19 +37,20 @@ from vgg16gpu.devices.cuda.context import (
     read_facts,
 )
 from vgg16gpu.devices.cuda.driver import load_driver, load_module
-from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
+from vgg16gpu.devices.cuda.graph import has_conditional_nodes, kernel_signature, load_bindings
 from vgg16gpu.devices.cuda.interop import CudaInterop
 from vgg16gpu.devices.cuda.launch import BuiltKernel, CudaLaunch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program.launch import Kernel, KernelLaunch
+from vgg16gpu.program.launch import GUARDED, Kernel, KernelLaunch
 from vgg16gpu.program.types import Arena, Pointer
 
 EARLY_STARTS = (9, 0)  # the first compute capability with programmatic dependent launches
 
 _TRANSFER = transfer_kernel(BUS_GROUPS)
+_DECIDE = Kernel("decide.cu", "decide")
 
 
 class CudaDevice:
@@ -75,6 +77,7 @@ class CudaDevice:
                     self._held.open()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
             self.foreign = CudaInterop(self._held, ordinal, self.counters, self._bindings)
+            self._has_conditions = self._bindings is not None and has_conditional_nodes(self._bindings)
             self._compiler = CubinCompiler(self.facts.compute_capability)
         except BaseException:
             self.close()
@@ -92,7 +95,12 @@ class CudaDevice:
 
         Raises KernelError with the compiler's message.
         """
-        wanted = [kernel for kernel in dict.fromkeys((*kernels, _TRANSFER)) if kernel not in self._held.kernels]
+        asked = [*kernels, _TRANSFER]
+        if self._has_conditions and any(GUARDED in kernel.defines for kernel in asked):
+            asked.append(_DECIDE)
+            with self._active(KernelError):
+                self._held.open_branch()
+        wanted = [kernel for kernel in dict.fromkeys(asked) if kernel not in self._held.kernels]
         units = {CubinUnit(kernel.source, kernel.defines) for kernel in wanted}
         cubins = self._compiler.cubins(sorted(units, key=str))
         with self._active(KernelError):
@@ -114,17 +122,24 @@ class CudaDevice:
                 raise no_constant(kernel, name) from error
         return int(address)
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(
+        self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], *, as_graph: bool = True
+    ) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built.
 
-        Two steps or more become one CUDA graph where `uses_graphs`. Raises KernelError, naming the step, for a kernel
-        that is not built, arguments that are not the kernel's, or a launch that the GPU refuses.
+        Two steps or more become one CUDA graph where `uses_graphs` and `as_graph`. In a graph, also of a caller who
+        captures, guarded steps are left out while their word is 0, where the driver knows conditional nodes. Raises
+        KernelError, naming the step, for a kernel that is not built, arguments that are not the kernel's, or a launch
+        that the GPU refuses.
         """
         held = self._held
         with self._active(KernelError):
-            sequence = LaunchSequence(held.driver, held.stream, [self._resolve(step, bases) for step in steps])
-            if self._bindings is not None and len(steps) > 1:
-                sequence.make_graph(self._bindings)
+            launches = [self._resolve(step, bases) for step in steps]
+            sequence = LaunchSequence(held.driver, self._bindings, held.stream, launches)
+            if any(step.guard for step in steps) and _DECIDE in held.kernels:
+                sequence.branch, sequence.decide = held.branch, self._function(_DECIDE).prepare(["Q", "Q"])
+            if self._bindings is not None and as_graph and len(steps) > 1:
+                sequence.make_graph()
             held.sequences.add(sequence)
         return _Launcher(self, sequence, len(steps))
 
@@ -157,8 +172,9 @@ class CudaDevice:
             first = [self._copy(upload, inwards=True)] if before else []
             last = [self._copy(download, inwards=False)] if after else []
             nodes = (None if before else upload, None if after else download)
-            sequence = LaunchSequence(held.driver, held.stream, [*first, *launch.sequence.launches, *last], *nodes)
-            sequence.make_graph(bindings)
+            launches = [*first, *launch.sequence.launches, *last]
+            sequence = LaunchSequence(held.driver, bindings, held.stream, launches, *nodes)
+            sequence.make_graph()
             held.sequences.add(sequence)
         return _RoundTrip(self, sequence, launch.count)
 
@@ -302,9 +318,12 @@ class CudaDevice:
             raise KernelError(f"{kernel.label} of {kernel.source} is not built on this device; call build first")
         return self._held.kernels[kernel]
 
+    def _function(self, kernel: Kernel) -> Any:
+        return self._held.modules[self._built(kernel).unit].get_function(kernel.name)
+
     def _resolve(self, step: KernelLaunch, bases: Mapping[Arena, int]) -> CudaLaunch:
         built = self._built(step.kernel)
-        function = self._held.modules[built.unit].get_function(step.kernel.name)
+        function = self._function(step.kernel)
         if step.shared:
             static = built.resources.shared_nbytes
             if step.shared + static > self.facts.shared_nbytes:

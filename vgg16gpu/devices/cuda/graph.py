@@ -6,11 +6,14 @@ cuda-bindings is optional: without it, kernels are launched one by one and signa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import KernelError
+
+FIRST_WITH_CONDITIONS: Final = 12040  # CUDA version of the driver
 
 Signature: TypeAlias = tuple[tuple[int, int], ...]  # (offset, bytes) of each parameter
 
@@ -31,21 +34,13 @@ def load_bindings() -> Any | None:
 class CudaGraph:
     """A captured sequence of launches and copies, replayed by one call. Its context must be current in every method."""
 
-    def __init__(
-        self, bindings: Any, stream: int, enqueue: Callable[[], None], programmatic: Sequence[bool] = ()
-    ) -> None:
-        """Capture what `enqueue` puts into `stream`; nothing is executed.
-
-        `programmatic` says of each launch whether it may start before a launch right before it has ended (programmatic
-        dependent launch): its kernel then waits itself. Raises KernelError.
-        """
+    def __init__(self, bindings: Any, stream: int, enqueue: Callable[[], None]) -> None:
+        """Capture what `enqueue` puts into `stream`; nothing is executed. Raises KernelError."""
         self._bindings = bindings
         self._stream = bindings.CUstream(stream)
         self._executable: Any = None
         graph = self._capture(enqueue)
         try:
-            if any(programmatic):
-                _make_dependent(bindings, graph, programmatic)
             self._executable = self._call("cuGraphInstantiate", graph, 0)
         finally:
             bindings.cuGraphDestroy(graph)
@@ -82,48 +77,96 @@ class CudaGraph:
         return _call(self._bindings, name, *arguments)
 
 
-def _make_dependent(bindings: Any, graph: Any, programmatic: Sequence[bool]) -> None:
-    """Turn the edge from a launch to one that may start before its end into a programmatic one; those to copies stay.
+def start_early(bindings: Any, stream: int) -> None:
+    """Let the launch that is captured next start before the launch right before it has ended: it waits itself.
 
-    `graph` is a chain. CUDA programming guide, "Programmatic Dependent Launch and Synchronization", use in CUDA graphs.
+    That is programmatic dependent launch, by the edge between the two (CUDA programming guide, "Programmatic Dependent
+    Launch and Synchronization", use in CUDA graphs). In the capture of a caller, torch's say, as in ours. Nothing
+    happens where the stream does not capture, or has no single launch right before. Raises KernelError.
     """
-    may_start = iter(programmatic)
-    after_launch = False
-    for node, edge in _chain(bindings, graph):
-        is_launch = _call(bindings, "cuGraphNodeGetType", node) == bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-        if is_launch and next(may_start) and after_launch:
-            _make_programmatic(bindings, graph, *edge)
-        after_launch = is_launch
+    captured = _captured(bindings, stream)
+    if captured is None or len(captured.before) != 1:
+        return
+    kind = _call(bindings, "cuGraphNodeGetType", captured.before[0])
+    if kind != bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+        return
+    edge = bindings.CUgraphEdgeData()
+    edge.from_port = int(bindings.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+    edge.type = int(bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    _go_on_behind(bindings, stream, captured.before[0], [edge])
 
 
-def _chain(bindings: Any, graph: Any) -> list[tuple[Any, Any]]:
-    """The nodes of a chain in order, each with the edge (tail, head, data) that leads to it; None for the first."""
-    following = {int(edge[0]): edge for edge in _edges(bindings, graph)}
-    chain: list[tuple[Any, Any]] = [(_call(bindings, "cuGraphGetRootNodes", graph, 1)[0][0], None)]
-    while edge := following.get(int(chain[-1][0])):
-        chain.append((edge[1], edge))
-    return chain
+def has_conditional_nodes(bindings: Any) -> bool:
+    """Return whether a graph can leave out launches by what kernels before them have found: from CUDA 12.4 on."""
+    has_function = hasattr(bindings, "cuGraphConditionalHandleCreate")
+    return has_function and int(_call(bindings, "cuDriverGetVersion")) >= FIRST_WITH_CONDITIONS
 
 
-def _make_programmatic(bindings: Any, graph: Any, tail: Any, head: Any, data: Any) -> None:
-    programmatic = bindings.CUgraphEdgeData()
-    programmatic.from_port = int(bindings.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
-    programmatic.type = int(bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
-    _with_edge_data(bindings, "cuGraphRemoveDependencies", graph, [tail], [head], [data])
-    _with_edge_data(bindings, "cuGraphAddDependencies", graph, [tail], [head], [programmatic])
+def is_capturing(bindings: Any, stream: int) -> bool:
+    """Return whether what is enqueued goes into a graph. Raises KernelError."""
+    return _captured(bindings, stream) is not None
 
 
-def _with_edge_data(bindings: Any, name: str, graph: Any, tails: list[Any], heads: list[Any], data: list[Any]) -> None:
-    """The form of a function that takes edge data has its plain name from CUDA 13 on."""
-    name = f"{name}_v2" if hasattr(bindings, f"{name}_v2") else name
-    _call(bindings, name, graph, tails, heads, data, len(tails))
+@contextmanager
+def conditional_node(bindings: Any, stream: int, inner: int, decide: Callable[[int], None]) -> Iterator[None]:
+    """Make a node of what is enqueued on the stream `inner` meanwhile; it runs where its condition is set, else not.
+
+    `stream` captures, for us or for a caller. decide: given the handle of the condition, enqueues on `stream` what sets
+    it. CUDA programming guide, "Conditional Graph Nodes". Raises KernelError.
+    """
+    captured = _captured(bindings, stream)
+    assert captured is not None
+    context = _call(bindings, "cuCtxGetCurrent")
+    assigned = int(bindings.CU_GRAPH_COND_ASSIGN_DEFAULT)
+    condition = _call(bindings, "cuGraphConditionalHandleCreate", captured.graph, context, 0, assigned)
+    decide(int(condition))
+    captured = _captured(bindings, stream)
+    assert captured is not None
+    wanted = bindings.CUgraphNodeParams()
+    wanted.type = bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+    wanted.conditional.handle = condition
+    wanted.conditional.type = bindings.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+    wanted.conditional.size = 1
+    wanted.conditional.ctx = context
+    behind = captured.graph, list(captured.before), None, len(captured.before)
+    node = _call_with_edges(bindings, "cuGraphAddNode", "_v2", *behind, wanted)
+    mode = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    body, queue = wanted.conditional.phGraph_out[0], bindings.CUstream(inner)
+    _call(bindings, "cuStreamBeginCaptureToGraph", queue, body, None, None, 0, mode)
+    try:
+        yield
+    except BaseException:
+        bindings.cuStreamEndCapture(queue)
+        raise
+    _call(bindings, "cuStreamEndCapture", queue)
+    _go_on_behind(bindings, stream, node, None)
 
 
-def _edges(bindings: Any, graph: Any) -> list[tuple[Any, Any, Any]]:
-    name = "cuGraphGetEdges_v2" if hasattr(bindings, "cuGraphGetEdges_v2") else "cuGraphGetEdges"
-    count = _call(bindings, name, graph, 0)[-1]
-    tails, heads, data, _ = _call(bindings, name, graph, count)
-    return list(zip(tails, heads, data, strict=True))
+class _Captured(NamedTuple):
+    """What a stream has captured so far: the graph, and the nodes that what is enqueued next will be behind."""
+
+    graph: Any
+    before: Sequence[Any]
+
+
+def _captured(bindings: Any, stream: int) -> _Captured | None:
+    """Return that; None where the stream does not capture."""
+    found = _call_with_edges(bindings, "cuStreamGetCaptureInfo", "_v3", bindings.CUstream(stream))
+    status, _, graph, before, *_ = found
+    active = bindings.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return _Captured(graph, before or ()) if status == active else None
+
+
+def _go_on_behind(bindings: Any, stream: int, node: Any, edges: Sequence[Any] | None) -> None:
+    """Let what is captured next be behind this node alone, by these edges."""
+    replace = int(bindings.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    arguments = bindings.CUstream(stream), [node], edges, 1, replace
+    _call_with_edges(bindings, "cuStreamUpdateCaptureDependencies", "_v2", *arguments)
+
+
+def _call_with_edges(bindings: Any, name: str, version: str, *arguments: Any) -> Any:
+    """Call the form of a function that knows edge data, which has its plain name from CUDA 13 on."""
+    return _call(bindings, f"{name}{version}" if hasattr(bindings, f"{name}{version}") else name, *arguments)
 
 
 def kernel_signature(bindings: Any, cubin: bytes, name: str) -> Signature | None:

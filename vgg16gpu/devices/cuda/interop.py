@@ -177,7 +177,7 @@ class CudaInterop:
             raise DeviceError("a CUDA graph needs cuda-bindings; install it in a version that goes with the driver")
         held = self._held
         with ContextGuard(held, KernelError):
-            sequence = LaunchSequence(held.driver, held.stream, [])
+            sequence = LaunchSequence(held.driver, self._bindings, held.stream, [])
             sequence.graph = CudaGraph(self._bindings, held.stream.handle, work)
             held.sequences.add(sequence)
         return CapturedWork(held, sequence, self._counters)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from vgg16gpu.devices.base import KernelResources, Transfer
 from vgg16gpu.devices.cuda.compiler import CubinUnit
-from vgg16gpu.devices.cuda.graph import CudaGraph, Signature
+from vgg16gpu.devices.cuda.graph import CudaGraph, Signature, conditional_node, is_capturing, start_early
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.launch import Argument, KernelLaunch, Scalar, StridedIndexer, TmaDescriptor
 from vgg16gpu.program.types import Arena, DType, Pointer
@@ -73,7 +75,8 @@ class CudaLaunch:
     block: tuple[int, int, int]
     arguments: tuple[int | float | bytes, ...]
     shared: int
-    programmatic: bool = False
+    guard: int  # address of a word: where it is 0 the launch does nothing; 0: there is none
+    programmatic: bool = False  # may start before the launch before it has ended, where a stream captures both
 
 
 @dataclass(eq=False)
@@ -81,16 +84,18 @@ class LaunchSequence:
     """Launches in order, one by one or as one graph, with a copy in before and a copy out behind them if wanted."""
 
     driver: Any  # pycuda.driver
+    bindings: Any | None  # cuda.bindings.driver
     stream: Any  # pycuda.driver.Stream
     launches: list[CudaLaunch]
     upload: Transfer | None = None
     download: Transfer | None = None
     graph: CudaGraph | None = None
+    branch: Any = None  # a stream that captures what conditional nodes hold, where there are such
+    decide: Any = None  # the kernel decide.cu, prepared, likewise
 
-    def make_graph(self, bindings: Any) -> None:
-        """From now on `launch` is one call. Raises KernelError, naming the step that the driver refuses."""
-        programmatic = [launch.programmatic for launch in self.launches]
-        self.graph = CudaGraph(bindings, self.stream.handle, self._enqueue, programmatic)
+    def make_graph(self) -> None:
+        """From now on `launch` is one call: needs `bindings`. Raises KernelError, naming the step that is refused."""
+        self.graph = CudaGraph(self.bindings, self.stream.handle, self._enqueue)
 
     def launch(self) -> None:
         """Enqueue all of it. Raises KernelError."""
@@ -109,20 +114,35 @@ class LaunchSequence:
             self.driver.memcpy_dtoh_async(self.download.host, self.download.address, self.stream)
 
     def _enqueue_launches(self) -> None:
-        for launch in self.launches:
+        for guard, launches in groupby(self.launches, lambda launch: launch.guard):
+            if guard and self.decide is not None and is_capturing(self.bindings, self.stream.handle):
+                decide = partial(self._decide, guard)
+                with conditional_node(self.bindings, self.stream.handle, self.branch.handle, decide):
+                    self._enqueue_on(self.branch, launches)
+            else:
+                self._enqueue_on(self.stream, launches)
+
+    def _enqueue_on(self, stream: Any, launches: Iterable[CudaLaunch]) -> None:
+        for launch in launches:
+            if launch.programmatic and self.bindings is not None:
+                start_early(self.bindings, stream.handle)
             try:
                 launch.function.prepared_async_call(
-                    launch.grid, launch.block, self.stream, *launch.arguments, shared_size=launch.shared
+                    launch.grid, launch.block, stream, *launch.arguments, shared_size=launch.shared
                 )
             except self.driver.Error as error:
                 raise KernelError(f"{launch.name}: the launch failed: {error}") from error
+
+    def _decide(self, guard: int, condition: int) -> None:
+        """Enqueue what sets a condition, by its handle, where the word at an address is not 0."""
+        self.decide.prepared_async_call((1, 1, 1), (1, 1, 1), self.stream, condition, guard)
 
     def clear(self) -> None:
         """Let go of everything that belongs to the context."""
         if self.graph is not None:
             self.graph.destroy()
         self.launches.clear()
-        self.stream = self.upload = self.download = None
+        self.stream = self.branch = self.decide = self.upload = self.download = None
 
 
 def step_name(step: KernelLaunch) -> str:
@@ -147,7 +167,8 @@ def resolve(
         buffer = pack(name, packed, built.signature)
         function.prepare([f"{len(buffer)}s"] if buffer else [])
         arguments = (buffer,) if buffer else ()
-    return CudaLaunch(name, function, grid, block, arguments, int(step.shared), step.programmatic)
+    guard = _address(name, step.guard, bases) if step.guard else 0
+    return CudaLaunch(name, function, grid, block, arguments, int(step.shared), guard, step.programmatic)
 
 
 def pack(name: str, arguments: Sequence[bytes], signature: Signature) -> bytes:
