@@ -15,8 +15,8 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu.program.types import Arena, DType, Pointer, TensorFormat
-from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.graph_cache import can_be_read
+from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.losses import FeatureComparison, Losses, _Key
 from vgg16gpu.zoo.generate import make_vgg

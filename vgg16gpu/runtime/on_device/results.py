@@ -18,8 +18,8 @@ from vgg16gpu.io.shown import shown
 from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorDesc, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.pending import AsyncStatus
+from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
 
 

@@ -20,9 +20,10 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.numbers import finite_numbers
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.types import DType
-from vgg16gpu.runtime.on_device.direct import ErrorSink
-from vgg16gpu.runtime.on_device.graph_cache import PlacesKey, can_be_read
+from vgg16gpu.runtime.on_device.graph_cache import BoundCall, can_be_read
+from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.outputs import check_flags
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.plan_cache import PlanCache
 from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
@@ -122,7 +123,7 @@ class _Key(NamedTuple):
     share: int = 1
 
 
-Enqueued: TypeAlias = tuple[tuple[_Key, PlacesKey], ...]  # of each batch the program, and the places of its launches
+Enqueued: TypeAlias = tuple[tuple[_Key, BoundCall], ...]  # of each batch the program, and its launches
 
 
 class Losses:
@@ -176,7 +177,7 @@ class Losses:
         *,
         singly: bool,
     ) -> Enqueued:
-        """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
+        """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `DeviceRunner.enqueue`."""
         return self._on_device(_Key("targets", x.shape, terms), (x,), outs, verdict, singly)
 
     def loss_on_device(
@@ -231,9 +232,13 @@ class Losses:
 
     def repeat(self, enqueued: Enqueued) -> bool:
         """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
-        return all(
-            (kept := self._programs.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
-        )
+        if not all(call.is_whole for _, call in enqueued):
+            return False
+        for key, call in enqueued:
+            if kept := self._programs.find(key):
+                kept.runner.touch(call)
+            call.launches[0]()
+        return True
 
     @property
     def nbytes(self) -> int:
@@ -268,15 +273,17 @@ class Losses:
             done: Enqueued = ()
             for rows in pieces:
                 part, into = ([view.rows(rows.start, rows.stop) for view in views] for views in (inputs, outs))
-                here = verdict and replace(verdict, first=verdict.first + rows.start)
+                here = verdict and verdict._replace(first=verdict.first + rows.start)
                 done += self._on_device(key._replace(shape=part[0].shape), part, into, here, singly)
             return done
         prepared = self._programs.at(key)
         if key.kind == "targets":
             values = prepared.executor.plan.programs[0].outputs
             outs = [_as_map(out, value.shape) for out, value in zip(outs, values, strict=True)]
-        given = dict(zip(prepared.wanted.shapes, inputs, strict=True))
-        return ((key, prepared.placed.run(given, outs, verdict, singly=singly)),)
+        if verdict:
+            return ((key, prepared.runner.enqueue(key.shape[0], inputs, outs, verdict, singly=singly)),)
+        check_flags([prepared.runner.run(key.shape[0], inputs, outs)], allows_nonfinite=True)
+        return ()
 
     def _readable_elements(self, targets: Sequence[StridedView]) -> tuple[DType, ...] | None:
         """Return what targets are made of, if the kernels can read all of them where they lie; else None."""

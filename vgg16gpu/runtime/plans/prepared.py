@@ -15,7 +15,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.placed import PlacedRuns
+from vgg16gpu.runtime.on_device.runner import DeviceRunner
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, NoRoomError, PlanCache
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,13 +45,13 @@ class LoadedProgram(NamedTuple):
     """A program on the device."""
 
     executor: Executor
-    placed: PlacedRuns
+    runner: DeviceRunner
     wanted: ProgramSpec
 
     @property
     def is_busy(self) -> bool:
         """Return whether a CUDA graph has runs of it, which may be replayed."""
-        return self.placed.is_captured
+        return self.runner.is_captured
 
     @property
     def nbytes(self) -> int:
@@ -65,6 +65,7 @@ class LoadedProgram(NamedTuple):
 
     def close(self) -> None:
         """Give back what it has on the device."""
+        self.runner.close()
         self.executor.close()
 
 
@@ -111,7 +112,7 @@ class ProgramCache(Generic[Key]):
             return kept
         wanted, plan = self.planned(key)
         executor = self._kept.load(plan, wanted.what, is_within=True)
-        prepared = LoadedProgram(executor, PlacedRuns(executor), wanted)
+        prepared = LoadedProgram(executor, DeviceRunner(executor, tuple(wanted.shapes)), wanted)
         self._kept.keep((self._mine, key), prepared)
         return prepared
 
