@@ -350,7 +350,7 @@ class Engine(Closing):
             slopes = [on_device.view_of(y, foreign, asked.stream, what=what, waits=waits) for y in given]
             runs = self._at(view.input_type, view.shape).batches(view.shape[0])
             (target,), (found,) = asked.outputs(foreign, [view.shape], None, pending)
-            gradients.vjp_on_device(view, slopes, target, runs, asked.verdict(pending), singly=is_captured)
+            gradients.vjp_on_device(view, slopes, target, runs, asked.sink(pending), singly=is_captured)
             asked.lead(foreign)
         return found
 

@@ -121,25 +121,29 @@ class Executor:
         Of the plan's first program; of the second pass of all if values of the first `count` images, or of any, left
         the range of float16. Copies and raises as `run` does, and OutOfRangeError where there is no second pass.
         """
-        try:
-            return self._once(inputs, count)
-        except OutOfRangeError as error:
-            if not self.plan.second_passes:
-                raise
-            self.count_second_pass(error.count)
-        return self._once(inputs, count, is_again=True)
+        is_again = False
+        while True:
+            single = self._single(is_again)
+            single.source.fill(0)
+            for name, place in single.places.items():
+                place[...] = inputs[name]
+            single.round_trip()
+            try:
+                return single.block.whole(count)
+            except OutOfRangeError as error:
+                if is_again or not self.plan.second_passes:
+                    raise
+                self.count_second_pass(error.count)
+                is_again = True
 
-    def _once(self, inputs: Mapping[str, Array], count: int | None, *, is_again: bool = False) -> tuple[Array, ...]:
-        if is_again not in self._singles:
+    def _single(self, is_again: bool) -> _Single:
+        """Return the first program for `run_once`, or that of the second pass of all; bound where it is new."""
+        found = self._singles.get(is_again)
+        if found is None:
             program = (self.plan.second_passes if is_again else self.plan.programs)[0]
             self.device.build({step.kernel for step in program.all_steps()})
-            self._singles[is_again] = self._bind_single(program)
-        single = self._singles[is_again]
-        single.source.fill(0)
-        for name, place in single.places.items():
-            place[...] = inputs[name]
-        single.round_trip()
-        return single.block.whole(count)
+            found = self._singles[is_again] = self._bind_single(program)
+        return found
 
     def _bind_single(self, program: LaunchPlan) -> _Single:
         start = program.block.offset

@@ -139,7 +139,7 @@ class DeviceRunner:
     def _reporting(
         self, batch: int, inputs: Sequence[StridedView], targets: Sequence[StridedView], is_exact: bool
     ) -> list[KernelLaunch]:
-        """Return the steps of a run that reports to the host, whose pinned memory has the same address on the device."""
+        """Return the steps of a run that reports to the host: its pinned memory has one address for both."""
         if not is_exact:  # the next run of the kind may be captured, and then nothing can be loaded
             self._executor.device.build({step.kernel for step in self._guarded(batch, inputs, targets)})
         program = self._program(batch, is_exact)

@@ -44,7 +44,7 @@ def gradient_plan(
     samples: Callable[[Shape], Array] | None,
 ) -> CompiledModel:
     """That of the gradient of a batch of this shape, which nobody keeps; as `Gradients` plans it. Raises ModelError."""
-    return plan_of(_wanted(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
+    return plan_of(_spec(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
 
 
 class Gradients:
@@ -74,7 +74,7 @@ class Gradients:
         options = gradient_options(precision, kernels)
         self._graph = graph
         self._programs: ProgramCache[Shape] = ProgramCache(
-            device, options, samples, lambda shape: _wanted(graph, shape, precision), kept
+            device, options, samples, lambda shape: _spec(graph, shape, precision), kept
         )
 
     def prepare(self, shapes: Iterable[Shape]) -> None:
@@ -123,8 +123,8 @@ class Gradients:
         )
         for first, batch in self._cut(x.shape[0], x.shape[1:], runs):
             prepared = self._programs.at((batch, *x.shape[1:]))
-            arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
-            inputs = [arrays[name].rows(first, first + batch) for name in prepared.wanted.shapes]
+            arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
+            inputs = [arrays[name].rows(first, first + batch) for name in prepared.spec.shapes]
             outs = [target.rows(first, first + batch)]
             if verdict:
                 here = verdict._replace(first=first)
@@ -156,13 +156,13 @@ class Gradients:
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._programs.at((batch, *x.shape[1:]))
-        arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
-        filled = {name: _filled(arrays[name], batch) for name in prepared.wanted.shapes}
+        arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
+        filled = {name: _filled(arrays[name], batch) for name in prepared.spec.shapes}
         (found,) = prepared.executor.run_once(filled, len(x))
         return found[: len(x)]
 
 
-def _wanted(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:
+def _spec(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:
     found = gradient_graph(graph, shape, precision)
     inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
     shapes = {graph.input.name: shape, **inputs}
