@@ -68,7 +68,7 @@ UNUSED = {  # by the room that it lies in: what one picture on the CPU does with
     "pictures.loading.": ("child", "job", "processes", "shared"),
     "runtime.": ("batcher", "calibration", "session"),
     "runtime.answers.": ("classify", "decoding", "fitting"),
-    "runtime.on_device.": ("direct", "graph_cache", "pending", "results", "views"),
+    "runtime.on_device.": ("graph_cache", "pending", "results", "runner", "views"),
     "runtime.plans.": ("gradients", "losses"),
 }
 _TELL = """

@@ -31,9 +31,7 @@ def on_a_card(model: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> I
     """A loss whose CPU is a card, and its engine."""
     from vgg16gpu.pytorch import PerceptualLoss, loss_runs
 
-    monkeypatch.setattr(loss_runs.LossRuns, "on_host", loss_runs.LossRuns.on_card)
-    monkeypatch.setattr(loss_runs.LossRuns, "targets_on_host", loss_runs.LossRuns.targets_on_card)
-    monkeypatch.setattr(loss_runs.LossRuns, "pair_on_host", loss_runs.LossRuns.pair_on_card)
+    monkeypatch.setattr(loss_runs, "is_on_host", lambda _: False)
     monkeypatch.setattr(loss_runs, "current_stream", lambda _: STREAM)
     loss = PerceptualLoss(model, LAYERS, **options)
     engine: Any = loss._runs(torch_module().device("cpu")).engine
@@ -95,7 +93,7 @@ def test_two_kernels_of_torch_and_no_question_to_the_engine(
         x, y = images(torch, *SHAPE).requires_grad_(), -images(torch, *SHAPE)
         targets = loss.targets(y)
         monkeypatch.setattr(torch, "empty", Places(torch.empty))
-        enqueued = noted(engine, monkeypatch, "enqueue")
+        enqueued = noted(engine, monkeypatch, "on_device")
 
         def step() -> tuple[Any, Any]:
             found = loss(x, targets)
@@ -158,11 +156,11 @@ def test_losses_that_are_kept_keep_no_place_of_a_run(
     torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch, reduction: str
 ) -> None:
     with on_a_card(model, monkeypatch, reduction=reduction) as (loss, engine):
-        enqueued = noted(engine, monkeypatch, "enqueue")
+        enqueued = noted(engine, monkeypatch, "on_device")
         y = -images(torch, 1, *SHAPE[1:])
         found = loss(images(torch, 1, *SHAPE[1:]), loss.targets(y))
-        ((_, _, out, _),) = enqueued
-        assert found.data_ptr() not in [place.address for place in out]
+        *_, (_, _, options) = enqueued
+        assert found.data_ptr() not in [place.address for place in options.out]
 
 
 @pytest.mark.parametrize("order", ["contiguous_format", "channels_last"])
@@ -209,7 +207,7 @@ def test_on_a_gpu_a_loop_asks_its_engine_next_to_nothing(
     slope = step()
     for _ in range(8):
         step()
-    enqueued = noted(engine, monkeypatch, "enqueue")
+    enqueued = noted(engine, monkeypatch, "on_device")
     for _ in range(20):
         other = step()
     assert len(enqueued) < 5

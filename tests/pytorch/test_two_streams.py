@@ -121,7 +121,7 @@ def test_each_call_waits_for_its_own_stream_and_holds_that_back(
     with on_a_card(model, monkeypatch) as (loss, engine):
         targets = loss.targets(y)
         monkeypatch.setattr(torch, "empty", Places(torch.empty))
-        enqueued, found = noted(engine, monkeypatch, "enqueue"), []
+        enqueued, found = noted(engine, monkeypatch, "on_device"), []
         for stream in (0x77, 0x55) * 4:
             monkeypatch.setattr(loss_runs, "current_stream", lambda _, stream=stream: stream)
             engine.device.foreign.followed.clear()

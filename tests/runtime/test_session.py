@@ -50,7 +50,7 @@ def test_plans_that_are_not_kept_and_closed_sessions_give_back_what_they_had(dev
             in_use.append((len(counting.used), len(counting.bound)))
         memory, launches = in_use[0]
         assert memory > 0
-        assert launches == 4  # for `run` and `run_once`, with a round trip each; what packed the weights is gone
+        assert launches == 2  # the program and its round trip; what packed the weights is gone
         every = 1 + CAPACITY * (memory - 1)  # the weights lie there once
         assert in_use[CAPACITY - 1 :] == [(every, CAPACITY * launches)] * 4
     assert not counting.used

@@ -1,22 +1,29 @@
-"""Losses of tensors as calls of an engine on their device, and what is kept from call to call."""
+"""Losses of tensors as runs of an engine on their device, and what is kept from call to call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Hashable, Sequence
+from typing import Final, TypeAlias
 
 import torch
 
 from vgg16gpu.compiler.graph.ops import Shape
-from vgg16gpu.pytorch.tensors import TYPES, current_stream, on_host, require_one_device, taken, view
-from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.pytorch.tensors import (
+    TYPES,
+    current_stream,
+    is_on_host,
+    on_host,
+    require_one_device,
+    taken,
+    view,
+)
+from vgg16gpu.runtime.on_device.results import RunOptions
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
-from vgg16gpu.runtime.plans.losses import Enqueued
+from vgg16gpu.runtime.plans.losses import Enqueued, LossKind
 
 Targets: TypeAlias = tuple[torch.Tensor, ...]
 Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
-Found: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # the loss and, if it is wanted, its gradient
-FoundPair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+Given: TypeAlias = Sequence[torch.Tensor | None]
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
 
@@ -29,99 +36,53 @@ class LossRuns:
 
     def __init__(self, engine: LossEngine, reduction: str) -> None:
         self.engine, self._reduction = engine, reduction
-        self._options: dict[str, Any] = {"mean": reduction == "mean"}
         self._enqueued: dict[Hashable, Enqueued] = {}
         self._forms: dict[tuple[Shape | None, ...], Forms] = {}
 
-    def run(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
-        """Return the loss of images against targets and, if it is wanted, its gradient to the images."""
-        return (self.on_host if x.is_cpu else self.on_card)(x, targets, wants_gradient)
+    def compute(self, kind: LossKind, inputs: Given, gradients: int = 0) -> Targets:
+        """Return what a program of this kind gives: targets, or the losses and so many gradients to the inputs.
 
-    def targets(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
-        """Return what images, and a style, make; one of these two is `given`."""
-        return (self.targets_on_host if given.is_cpu else self.targets_on_card)(given, *images)
-
-    def pair(self, x: torch.Tensor, y: torch.Tensor, wants_x: bool, wants_y: bool) -> FoundPair:
-        """Return the loss of images against images, and its gradients to both, each if it is wanted.
-
-        y: as many images as x, or one for all. Its gradient has a row for each row of x in either case.
+        inputs: of "loss" images and targets, of "pair" images and images, of "targets" images and a style, one of which
+        may be None. Those on a GPU are enqueued on the current stream. A gradient comes in the order of its images.
         """
-        if wants_y and not wants_x:  # all distances are symmetric
-            losses, to_y, _ = self.pair(self._rows(y, x), x, wants_x=True, wants_y=False)
-            return losses, None, to_y
-        if y.shape[0] != x.shape[0] and not wants_y:  # the features of one are computed once
-            losses, to_x = self.run(x, self.targets(y, y, None), wants_gradient=wants_x)
-            return losses, to_x, None
-        given, count = (x, self._rows(y, x)), wants_x + wants_y
-        losses, *gradients = (self.pair_on_host if x.is_cpu else self.pair_on_card)(*given, count)
-        return self._reduced(losses), *gradients, *(None,) * (2 - count)
-
-    @staticmethod
-    def _rows(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return as many images as x has."""
-        return y if y.shape[0] == x.shape[0] else y.expand(x.shape[0], -1, -1, -1).contiguous()
-
-    def pair_on_host(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
-        """Return the losses of tensors on the CPU, and so many gradients."""
-        found = self.engine.compare(on_host(x), on_host(y), gradients=gradients, **self._options)
-        return tuple(map(torch.from_numpy, found))
-
-    def pair_on_card(self, x: torch.Tensor, y: torch.Tensor, gradients: int) -> Sequence[torch.Tensor]:
-        """Return the same of tensors on a GPU, enqueued on the current stream; gradients in the order of the images."""
-        first, second = taken(x), taken(y)
-        losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
-        out = (losses, *map(gradient_for, (x, y)[:gradients]))
-
-        def enqueue(stream: int) -> Enqueued:
-            return self.engine.enqueue_pair(view(first), view(second), _views(out), stream, **self._options)
-
-        self._run(x.device, (first, second, *out), enqueue)
+        x = inputs[0] if inputs[0] is not None else inputs[-1]
+        assert x is not None  # whoever calls has seen to it
+        is_mean = self._reduction == "mean"
+        if is_on_host(x):
+            require_one_device(x, inputs)
+            arrays = [given if given is None else on_host(given) for given in inputs]
+            if kind == "targets":
+                return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
+            found = self.engine.on_host(kind, arrays, gradients=gradients, mean=is_mean)
+            return tuple(map(torch.from_numpy, found))
+        readable = [given if given is None else taken(given) for given in inputs]
+        out = self._targets(x, readable) if kind == "targets" else self._losses(x, inputs[:gradients])
+        stream, key = current_stream(x.device), (kind, *map(_place, readable), *map(_place, out))
+        known = self._enqueued.get(key)
+        if known is None or not self.engine.repeat(known, stream):
+            require_one_device(x, inputs)
+            views, outs = [given if given is None else view(given) for given in readable], list(map(view, out))
+            if kind == "targets":
+                images, style = views
+                done = self.engine.enqueue_targets(images, style, outs, stream)
+            else:
+                options = RunOptions(stream, None, outs, wait=False)
+                done = self.engine.on_device(kind, views, options, gradients=gradients, mean=is_mean)[1]
+            if len(self._enqueued) >= _KEPT:
+                self._enqueued.clear()
+            self._enqueued[key] = done
         return out
 
-    def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
-        """Of tensors on the CPU."""
-        require_one_device(x, targets)
-        given = on_host(x), list(map(on_host, targets))
-        if not wants_gradient:
-            return self._reduced(torch.from_numpy(self.engine.value(*given, **self._options))), None
-        losses, gradient = map(torch.from_numpy, self.engine.value_and_gradient(*given, **self._options))
-        return self._reduced(losses), gradient
-
-    def on_card(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
-        """Of tensors on a GPU, enqueued on the current stream. A gradient comes in the order of x."""
-        images, *goals = map(taken, (x, *targets))
+    def _losses(self, x: torch.Tensor, images: Given) -> Targets:
+        """Return tensors for the losses of images x, and for the gradients to these."""
         losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
-        gradient = gradient_for(x) if wants_gradient else None
-        out = (losses,) if gradient is None else (losses, gradient)
+        return losses, *(gradient_for(given) for given in images if given is not None)
 
-        def enqueue(stream: int) -> Enqueued:
-            require_one_device(x, goals)
-            return self.engine.enqueue(view(images), _views(goals), _views(out), stream, **self._options)
-
-        self._run(x.device, (images, *goals, *out), enqueue)
-        return self._reduced(losses), gradient
-
-    def targets_on_host(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
-        """Of images and a style on the CPU; one of them is `given`."""
-        require_one_device(given, images)
-        arrays = (x if x is None else on_host(x) for x in images)
-        return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
-
-    def targets_on_card(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
-        """Of images and a style on a GPU; of the element types that the engine names."""
-        require_one_device(given, images)
-        pair = [x if x is None else taken(x) for x in images]
-        shapes = tuple(x if x is None else tuple(x.shape) for x in pair)
-        found = tuple(
-            torch.empty(shape, dtype=dtype, device=given.device) for shape, dtype in self._target_forms(shapes)
-        )
-
-        def enqueue(stream: int) -> Enqueued:
-            content, style = (x if x is None else view(x) for x in pair)
-            return self.engine.enqueue_targets(content, style, _views(found), stream)
-
-        self._run(given.device, (*pair, *found), enqueue)
-        return found
+    def _targets(self, x: torch.Tensor, inputs: Given) -> Targets:
+        """Return tensors for the targets of images and a style."""
+        shapes = tuple(given if given is None else tuple(given.shape) for given in inputs)
+        forms = self._target_forms(shapes)
+        return tuple(torch.empty(shape, dtype=dtype, device=x.device) for shape, dtype in forms)
 
     def _target_forms(self, shapes: tuple[Shape | None, ...]) -> Forms:
         """Shapes and types of targets for images and a style of these shapes."""
@@ -132,21 +93,8 @@ class LossRuns:
             self._forms[shapes] = list(zip(self.engine.target_shapes(*shapes), types, strict=True))
         return self._forms[shapes]
 
-    def _run(
-        self, device: torch.device, tensors: Sequence[torch.Tensor | None], enqueue: Callable[[int], Enqueued]
-    ) -> None:
-        """What `enqueue` does on the current stream, or the same once more where these tensors lay before."""
-        stream, key = current_stream(device), tuple(map(_place, tensors))
-        known = self._enqueued.get(key)
-        if known is not None and self.engine.repeat(known, stream):
-            return
-        done = enqueue(stream)
-        if len(self._enqueued) >= _KEPT:
-            self._enqueued.clear()
-        self._enqueued[key] = done
-
-    def _reduced(self, losses: torch.Tensor) -> torch.Tensor:
-        """Parts of the mean add up to it; the mean of no losses is NaN, as torch has it.
+    def reduced(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return the losses, or their sum, as parts of a mean add up to it; the mean of no losses is NaN, as in torch.
 
         Always another tensor: whoever keeps losses would keep the place, and the next call would need a new one.
         """
@@ -161,10 +109,6 @@ def _place(tensor: torch.Tensor | None) -> Hashable:
     if tensor is None:
         return None
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
-
-
-def _views(tensors: Sequence[torch.Tensor]) -> tuple[StridedView, ...]:
-    return tuple(map(view, tensors))
 
 
 def gradient_for(x: torch.Tensor) -> torch.Tensor:

@@ -100,7 +100,7 @@ class LPIPS(nn.Module):
             return self._by_layers(in0, in1, retPerLayer, scaling)
         if isinstance(in0, torch.Tensor) and isinstance(in1, torch.Tensor) and in0.dim() and in0.shape[0] == 1:
             in0 = _for_each(in0, in1)
-        return self._loss.compare(in0, in1, None, None, scaling).view(-1, 1, 1, 1)
+        return self._loss.forward(in0, in1, scaling=scaling).view(-1, 1, 1, 1)
 
     def _by_layers(self, in0: torch.Tensor, in1: torch.Tensor, wants_layers: bool, scaling: int) -> Any:
         """Return the distance, and of each layer if wanted; of all pictures or each pixel."""

@@ -135,11 +135,6 @@ class PerceptualLoss(KernelModule):
 
         Of the shapes and, on a GPU, the element types that `LossEngine` tells (`target_shapes`, `target_types`).
         """
-        return self._targets(images, style, None, self._scalings.first)
-
-    def _targets(
-        self, images: torch.Tensor | None, style: torch.Tensor | None, precision: str | None, scaling: int
-    ) -> Targets:
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
@@ -147,8 +142,11 @@ class PerceptualLoss(KernelModule):
             if tensor is not None:
                 require_floats(tensor, what)
         require_one_device(given, (images, style))
-        scaled = [x if x is None else self._scalings.apply(scaling, x.detach()) for x in (images, style)]
-        return self._runs(given.device, precision).targets(given, *scaled)
+        return self._runs(given.device).compute("targets", self._scaled(self._scalings.first, images, style))
+
+    def _scaled(self, scaling: int, *images: torch.Tensor | None) -> list[torch.Tensor | None]:
+        """Return images as targets are made of them: normalised, and apart from what may be differentiated."""
+        return [x if x is None else self._scalings.apply(scaling, x.detach()) for x in images]
 
     def forward(
         self,
@@ -157,9 +155,36 @@ class PerceptualLoss(KernelModule):
         style: torch.Tensor | None = None,
         *,
         mask: torch.Tensor | None = None,
+        scaling: int | None = None,
     ) -> Any:
-        """Return the loss of images (N, C, H, W) against a target. Raises InputError for what are no such tensors."""
-        return self.compare(x, target, style, mask, self._scalings.first)
+        """Return the loss of images (N, C, H, W) against a target. Raises InputError for what are no such tensors.
+
+        scaling: the number of the normalisation; None: the first.
+        """
+        scaling = self._scalings.first if scaling is None else scaling
+        images, targets = _given(x, target, style)
+        has_gradient = torch.is_grad_enabled()
+        wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
+        is_apart = style is not None or self._has_other_size(x, images)
+        if self._is_general or mask is not None or (wants[1] and is_apart):
+            return self._by_layers(x, images, style, targets, mask, scaling)
+        if is_apart and style is None:  # a program for images and images has them of one size
+            images, style = None, images
+        if is_traced():
+            return self._recorded(x, images, style, targets, scaling, wants)
+        runs, apply = self._runs(x.device), self._scalings.apply
+        if images is not None and style is None:
+            self._require_pair(x, images)
+            if images.shape[0] == x.shape[0] or wants[1]:
+                if any(wants):
+                    return _Pair.apply(x, images, self, runs, scaling)
+                return runs.reduced(runs.compute("pair", (apply(scaling, x), apply(scaling, images)))[0])
+        if images is not None or style is not None:  # the features of one for all are computed once
+            require_one_device(x, (images, style))
+            targets = runs.compute("targets", self._scaled(scaling, images, style))
+        if wants[0]:
+            return _Run.apply(x, self, runs, targets, scaling)
+        return runs.reduced(runs.compute("loss", (apply(scaling, x), *targets))[0])
 
     def compare(
         self,
@@ -169,16 +194,8 @@ class PerceptualLoss(KernelModule):
         mask: torch.Tensor | None,
         scaling: int,
     ) -> Any:
-        """As `forward`, with the normalisation of this number."""
-        images, targets = _given(x, target, style)
-        has_gradient = torch.is_grad_enabled()
-        wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
-        is_apart = style is not None or self._has_other_size(x, images)
-        if self._is_general or mask is not None or (wants[1] and is_apart):
-            return self._by_layers(x, images, style, targets, mask, scaling)
-        if is_apart and style is None:  # a program for images and images has them of one size
-            images, style = None, images
-        return (self._recorded if is_traced() else self._computed)(x, images, style, targets, scaling, wants)
+        """Return the same, with the normalisation of this number."""
+        return self.forward(x, target, style, mask=mask, scaling=scaling)
 
     def _recorded(
         self,
@@ -196,28 +213,6 @@ class PerceptualLoss(KernelModule):
         precision = under_autocast(self.precision, x.device.type)
         lists = ([] if given is None else [given] for given in (images, style))
         return operators.perceptual_loss(x, self._handle, *lists, list(targets), precision, scaling, *wants)[0]
-
-    def _computed(
-        self,
-        x: torch.Tensor,
-        images: torch.Tensor | None,
-        style: torch.Tensor | None,
-        targets: Targets,
-        scaling: int,
-        wants: Sequence[bool],
-    ) -> torch.Tensor:
-        """Return the loss by one program, of images and images, or of images and targets."""
-        precision, apply = under_autocast(self.precision, x.device.type), self._scalings.apply
-        runs = self._runs(x.device, precision)
-        if images is not None and style is None:
-            self._require_pair(x, images)
-            if any(wants):
-                return _Pair.apply(x, images, self, runs, scaling)
-            return runs.pair(apply(scaling, x), apply(scaling, images), wants_x=False, wants_y=False)[0]
-        goals = targets if images is None and style is None else self._targets(images, style, precision, scaling)
-        if wants[0]:
-            return _Run.apply(x, self, runs, goals, scaling)
-        return runs.run(apply(scaling, x), goals, wants_gradient=False)[0]
 
     def _by_layers(
         self,
@@ -266,23 +261,30 @@ class PerceptualLoss(KernelModule):
         require_floats(x, "x")
         for target in targets:
             require_floats(target, "a target")
-        runs, scaled = self._runs(x.device, precision), self._scalings.apply(scaling, x)
-        found: Sequence[torch.Tensor | None]
-        if images and not style:
-            require_floats(images[0], "the target")
+        for tensors, what in ((images, "the target"), (style, "the style")):
+            for tensor in tensors:
+                require_floats(tensor, what)
+        runs, apply = self._runs(x.device, precision), self._scalings.apply
+        is_pair = bool(images) and not style
+        if is_pair:
             self._require_pair(x, images[0])
-            found = runs.pair(scaled, self._scalings.apply(scaling, images[0]), *wants)
+        if is_pair and (images[0].shape[0] == x.shape[0] or wants[1]):
+            pair = _in_order(apply(scaling, x), apply(scaling, images[0]), wants)
+            losses, *found = runs.compute("pair", pair, sum(wants))
+            gradients = _of_both(found, wants)
         else:
-            pictures, styled = (tensors[0] if tensors else None for tensors in (images, style))
-            goals = tuple(targets) or self._targets(pictures, styled, precision, scaling)
-            found = (*runs.run(scaled, goals, wants_gradient=wants[0]), None)
-        value, *gradients = found
+            if images or style:
+                pictures, styled = (tensors[0] if tensors else None for tensors in (images, style))
+                require_one_device(x, (*images, *style))
+                targets = runs.compute("targets", self._scaled(scaling, pictures, styled))
+            losses, *found = runs.compute("loss", (apply(scaling, x), *targets), int(wants[0]))
+            gradients = _of_both(found, (wants[0], False))
+        value = runs.reduced(losses)
         factor = self._scalings.factor(scaling, x.device)
         to_x, to_images = (
             x.new_empty(0) if gradient is None else gradient if factor is None else gradient * factor
             for gradient in gradients
         )
-        assert value is not None
         return value, to_x, to_images
 
     def empty(
@@ -421,10 +423,10 @@ class _Run(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, loss: PerceptualLoss, runs: LossRuns, targets: Targets, scaling: int
     ) -> torch.Tensor:
-        value, gradient = runs.run(loss._scalings.apply(scaling, x), targets, wants_gradient=True)
+        losses, gradient = runs.compute("loss", (loss._scalings.apply(scaling, x), *targets), 1)
         ctx.save_for_backward(x, gradient)
         ctx.factor = loss._scalings.factor(scaling, x.device)
-        return value
+        return runs.reduced(losses)
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
@@ -439,18 +441,36 @@ class _Pair(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, y: torch.Tensor, loss: PerceptualLoss, runs: LossRuns, scaling: int
     ) -> torch.Tensor:
-        apply = loss._scalings.apply
-        wants_x, wants_y = ctx.needs_input_grad[:2]
-        value, *gradients = runs.pair(apply(scaling, x), apply(scaling, y), wants_x, wants_y)
-        ctx.save_for_backward(x, y if wants_y else None, *gradients)
+        apply, wants = loss._scalings.apply, ctx.needs_input_grad[:2]
+        pair = _in_order(apply(scaling, x), apply(scaling, y), wants)
+        losses, *found = runs.compute("pair", pair, sum(wants))
+        ctx.save_for_backward(x, y if wants[1] else None, *_of_both(found, wants))
         ctx.factor = loss._scalings.factor(scaling, x.device)
-        return value
+        return runs.reduced(losses)
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, y, to_x, to_y = ctx.saved_tensors
         found_x = None if to_x is None else _scaled(to_x, slope, ctx.factor, x, *(() if y is None else (y,)))
         return found_x, None if to_y is None else _scaled(to_y, slope, ctx.factor, y, x), None, None, None
+
+
+def _in_order(x: torch.Tensor, y: torch.Tensor, wants: Sequence[bool]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return as many images y as x has, and x: first the ones whose gradient is wanted, as all distances are symmetric.
+
+    y: as many images as x, or one for all. Its gradient has a row for each row of x in either case.
+    """
+    others = y if y.shape[0] == x.shape[0] else y.expand(x.shape[0], -1, -1, -1).contiguous()
+    return (others, x) if wants[1] and not wants[0] else (x, others)
+
+
+def _of_both(
+    gradients: Sequence[torch.Tensor], wants: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients to x and to y from those of a run of `_in_order`."""
+    found = iter(gradients)
+    to_x, to_y = (next(found) if wanted else None for wanted in wants)
+    return to_x, to_y
 
 
 def _scaled(

@@ -51,6 +51,11 @@ def taken(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg() if tensor.dtype in _TAKEN else tensor.float().resolve_neg()
 
 
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is in the CPU's memory, and not on a GPU."""
+    return bool(tensor.is_cpu)
+
+
 def on_host(tensor: torch.Tensor) -> Any:
     """Return the numbers of a tensor on the CPU as a float32 array, row-major."""
     return tensor.detach().float().contiguous().numpy(force=True)  # with the sign that torch may have noted apart

@@ -350,7 +350,7 @@ class Engine(Closing):
             slopes = [on_device.view_of(y, foreign, asked.stream, what=what, waits=waits) for y in given]
             runs = self._at(view.input_type, view.shape).batches(view.shape[0])
             (target,), (found,) = asked.outputs(foreign, [view.shape], None, pending)
-            gradients.vjp_on_device(view, slopes, target, runs, asked.verdict(pending), singly=is_captured)
+            gradients.vjp_on_device(view, slopes, target, runs, asked.sink(pending), singly=is_captured)
             asked.lead(foreign)
         return found
 
@@ -399,10 +399,10 @@ class Engine(Closing):
                 images = view.rows(first, first + batch)
                 rows = [y if i in sized.whole else y.rows(first, first + batch) for i, y in enumerate(targets)]
                 if asked.wait:
-                    parts.append(sized.direct.run(batch, images, rows))
+                    parts.append(sized.runner.run(batch, (images,), rows))
                 else:
-                    verdict = on_device.ErrorSink(pending.found, first, self.allows_nonfinite)
-                    sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
+                    sink = on_device.ErrorSink(pending.found, first, self.allows_nonfinite)
+                    sized.runner.enqueue(batch, (images,), rows, sink, singly=is_captured)
             asked.lead(foreign)
         check_flags(parts, self.allows_nonfinite)
         return results[0] if len(results) == 1 else results

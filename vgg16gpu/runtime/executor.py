@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,23 +24,16 @@ from vgg16gpu.runtime.outputs import OutOfRangeError, OutputRows, ResultBlock, d
 from vgg16gpu.runtime.streaming import IoBinding, Pipeline, Span, StagingBuffers
 
 _log = logging.getLogger(__name__)
+_Key: TypeAlias = tuple[int, npt.DTypeLike]  # the batch size and the element type of a program
 
 
-class _Bound(NamedTuple):
+class BoundProgram(NamedTuple):
     """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
 
     port: IoBinding
-    images: Rows
-    rest: Bytes  # behind the images, sent as zeros
-    round_trip: Callable[[], None]
-    block: ResultBlock
-
-
-class _Single(NamedTuple):
-    """A program for `run_once`: arrays of exactly the planned shapes."""
-
-    places: Mapping[str, Array]  # of each input in the host's buffer, by name
-    source: Bytes  # that buffer
+    images: Rows  # the place of the input in the host's buffer
+    inputs: Mapping[str, Array]  # of each input, by name
+    rest: Bytes  # what is sent as zeros: all behind the images; where there are several inputs, the whole buffer
     round_trip: Callable[[], None]
     block: ResultBlock
 
@@ -78,7 +71,8 @@ class Executor:
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
         self._launches: list[Callable[[], None]] = []  # all that is bound
-        self._singles: dict[bool, _Single] = {}  # by whether it is the second pass of all
+        self._bound: dict[_Key, BoundProgram] = {}
+        self._exact: dict[_Key, BoundProgram] = {}  # of second passes
         try:
             with stage("memory"):
                 programs = (*plan.all_programs, *plan.second_passes)
@@ -88,13 +82,11 @@ class Executor:
             with stage("weights"):
                 self._upload()
             with stage("graphs"):
-                self._bound = {
-                    (program.batch, dtype): bound
-                    for program in plan.programs
-                    if not program.given  # where these lie is known at a run
-                    for dtype, bound in self._bind(program).items()
-                }
-                self._exact = self._bind(plan.second_pass) if plan.second_pass else {}
+                for program in plan.programs:
+                    if not program.others:  # `run_once` binds those of several inputs, of which most run on the device
+                        self._bound |= self._bind(program)
+                if plan.second_pass:
+                    self._exact |= self._bind(plan.second_pass)
         except BaseException:
             self.close()
             raise
@@ -121,41 +113,29 @@ class Executor:
         Of the plan's first program; of the second pass of all if values of the first `count` images, or of any, left
         the range of float16. Copies and raises as `run` does, and OutOfRangeError where there is no second pass.
         """
-        try:
-            return self._once(inputs, count)
-        except OutOfRangeError as error:
-            if not self.plan.second_passes:
-                raise
-            self.count_second_pass(error.count)
-        return self._once(inputs, count, is_again=True)
+        is_exact = False
+        while True:
+            bound = self._first(is_exact)
+            bound.rest.fill(0)
+            for name, place in bound.inputs.items():
+                place[...] = inputs[name]
+            bound.round_trip()
+            try:
+                return bound.block.whole(count)
+            except OutOfRangeError as error:
+                if is_exact or not self.plan.second_passes:
+                    raise
+                self.count_second_pass(error.count)
+                is_exact = True
 
-    def _once(self, inputs: Mapping[str, Array], count: int | None, *, is_again: bool = False) -> tuple[Array, ...]:
-        if is_again not in self._singles:
-            program = (self.plan.second_passes if is_again else self.plan.programs)[0]
+    def _first(self, is_exact: bool) -> BoundProgram:
+        """Return the first program for float32, or its second pass; bound now if it is new."""
+        program, bound = (self.plan.second_passes[0], self._exact) if is_exact else (self.plan.programs[0], self._bound)
+        key = program.batch, np.dtype(np.float32)
+        if key not in bound:
             self.device.build({step.kernel for step in program.all_steps()})
-            self._singles[is_again] = self._bind_single(program)
-        single = self._singles[is_again]
-        single.source.fill(0)
-        for name, place in single.places.items():
-            place[...] = inputs[name]
-        single.round_trip()
-        return single.block.whole(count)
-
-    def _bind_single(self, program: LaunchPlan) -> _Single:
-        start = program.block.offset
-        nbytes = program.control.end - start
-        source, target = self._pinned_in[:nbytes], self._pinned_out[: program.returned_nbytes]
-
-        def place(shape: Shape, offset: int) -> Array:
-            return source[offset - start :][: 4 * math.prod(shape)].view(np.float32).reshape(shape)
-
-        places = {value.name: place(value.shape, value.pointer.offset) for value in program.others}
-        places[program.input.name] = place(program.input.shape, program.input.entries["float32"].pointer.offset)
-        error = program.control.error
-        upload = Transfer(source, self._address(error.arena, start))
-        download = Transfer(target, self._address(error.arena, error.offset))
-        round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
-        return _Single(places, source, round_trip, ResultBlock(program, target))
+            bound[key] = self._bind_entry(program, "float32")
+        return bound[key]
 
     def finished(self, results: OutputRows, images: Callable[[npt.NDArray[np.intp]], Rows]) -> OutputRows:
         """The results of a batch once the second pass has been made where it is needed.
@@ -168,14 +148,14 @@ class Executor:
         again = np.flatnonzero(results.out_of_range)
         copies = images(again)
         for i, image in zip(again, copies, strict=True):
-            exact = self._pass(self._exact[copies.dtype], image[None])
+            exact = self._pass(self._exact[1, copies.dtype], image[None])
             for output, row in zip(results.outputs, exact.outputs, strict=True):
                 output[i] = row[0]
             results.out_of_range[i] = exact.out_of_range[0]
             self.count_second_pass()
         return results
 
-    def _pass(self, bound: _Bound, images: Rows) -> OutputRows:
+    def _pass(self, bound: BoundProgram, images: Rows) -> OutputRows:
         self._stager.fill(bound.images, (images,))
         bound.rest.fill(0)
         bound.round_trip()
@@ -304,20 +284,27 @@ class Executor:
             self._weights.settle(self.plan.calibration)
 
     def _fix_pair_scales(self, scaling: PairScaling) -> None:
-        bound = self._bind(scaling.program)[scaling.samples.dtype]
+        bound = self._bind_entry(scaling.program, scaling.samples.dtype.name)
         for sample in scaling.samples:
             self._pass(bound, sample[None])
         self.bind(scaling.finish)()
 
-    def _bind(self, program: LaunchPlan) -> dict[npt.DTypeLike, _Bound]:
-        return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}
+    def _bind(self, program: LaunchPlan) -> dict[_Key, BoundProgram]:
+        """Return a program bound for each element type."""
+        return {(program.batch, np.dtype(name)): self._bind_entry(program, name) for name in program.input.entries}
 
-    def _bind_entry(self, program: LaunchPlan, element_type: str) -> _Bound:
-        port = self._port(program, element_type)
+    def _bind_entry(self, program: LaunchPlan, element_type: str) -> BoundProgram:
+        port, start = self._port(program, element_type), _start(program, element_type)
         source, target = self._pinned_in[: port.input.nbytes], self._pinned_out[: port.output.nbytes]
         upload, download = Transfer(source, port.input.address), Transfer(target, port.output.address)
         round_trip = self._kept(self.device.round_trip(upload, port.launch, download))
-        return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
+        images = port.images(source[program.input.entries[element_type].pointer.offset - start :])
+        inputs = {program.input.name: images}
+        for value in program.others:
+            place = source[value.pointer.offset - start :][: 4 * math.prod(value.shape)]
+            inputs[value.name] = place.view(np.float32).reshape(value.shape)
+        rest = source if program.others else port.rest(source)
+        return BoundProgram(port, images, inputs, rest, round_trip, ResultBlock(program, target))
 
     def _port(self, program: LaunchPlan, element_type: str) -> IoBinding:
         error = program.control.error
@@ -331,8 +318,14 @@ class Executor:
         )
 
     def _input_span(self, program: LaunchPlan, element_type: str) -> Span:
-        first = program.input.entries[element_type].pointer
-        return Span(self._address(first.arena, first.offset), program.control.end - first.offset)
+        start, arena = _start(program, element_type), program.input.entries[element_type].pointer.arena
+        return Span(self._address(arena, start), program.control.end - start)
+
+
+def _start(program: LaunchPlan, element_type: str) -> int:
+    """Return the offset of the first input that the host copies in; all of them end where the control words begin."""
+    others = [value.pointer.offset for value in program.others]
+    return min(program.input.entries[element_type].pointer.offset, *others, program.control.end)
 
 
 def check_memory(plan: CompiledModel, device: Device) -> None:

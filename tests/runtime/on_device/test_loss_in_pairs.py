@@ -19,6 +19,7 @@ from vgg16gpu import LossEngine
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.runtime.on_device.results import RunOptions
 
 SIZE = 16
 LAYERS: Any = {"layers": {"relu1": 0.5}}
@@ -59,12 +60,13 @@ def test_a_batch_out_of_range_is_computed_by_ffma(device: Device, path: Path) ->
         for x in (large, fine):
             np.testing.assert_array_equal(engine.value(Placed(engine.device, x), placed).numpy(), expected[id(x)])
         there, out = Placed(engine.device, fine), Placed(engine.device, np.zeros(3, np.float32))
-        enqueued = engine.enqueue(there, placed, [out], 0)
-        engine.enqueue(there, placed, [out], 0)
+        options = RunOptions(0, None, [out], wait=False)
+        _, enqueued = engine.on_device("loss", (there, *placed), options)
+        engine.on_device("loss", (there, *placed), options)
         for x in cases:
             engine.device.copy_in(there.__cuda_array_interface__["data"][0], x)
             assert engine.repeat(enqueued, 0)
             np.testing.assert_array_equal(read(engine, out), expected[id(x)])
         engine.check()
         assert engine._pending.second_passes == 2
-        assert engine._losses._programs.second_passes == 1
+        assert engine._programs.second_passes == 1

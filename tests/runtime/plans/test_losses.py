@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.foreign_arrays import CpuForeign
+from tests.support.foreign_arrays import STREAM, CpuForeign
 from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu.program.types import Arena, DType, Pointer, TensorFormat
-from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.graph_cache import can_be_read
+from vgg16gpu.runtime.on_device.results import RunOptions
 from vgg16gpu.runtime.on_device.views import StridedView
-from vgg16gpu.runtime.plans.losses import FeatureComparison, Losses, _Key
+from vgg16gpu.runtime.plans.loss_engine import LossEngine
+from vgg16gpu.runtime.plans.loss_inputs import LossInputs
+from vgg16gpu.runtime.plans.losses import FeatureComparison, LossKey, loss_programs
+from vgg16gpu.runtime.plans.prepared import ProgramCache
 from vgg16gpu.zoo.generate import make_vgg
 
 SHAPE = (2, 3, 32, 32)
@@ -31,15 +35,11 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def losses_on(device: CpuDevice, path: Path) -> Losses:
-    compared = FeatureComparison.of(Model.of(path), {"relu1_1": 1.0}, None, "squared")
-    return Losses(compared.graph, compared.terms, device, "fp32", "auto", None)
-
-
-def losses_of(path: Path, facts: Any, precision: str) -> Losses:
+def inputs_of(path: Path, facts: Any, precision: str) -> tuple[LossInputs, ProgramCache[LossKey]]:
     compared = FeatureComparison.of(Model.of(path), {"relu1_1": 1.0, "relu2_1": 0.5}, {"relu2_1": 1.0}, "squared")
     device: Any = SimpleNamespace(facts=facts)
-    return Losses(compared.graph, compared.terms, device, precision, "auto", None)
+    programs = loss_programs(compared, device, precision, "auto", None)
+    return LossInputs(compared, precision, SHAPE[0], programs), programs
 
 
 def read_by_losses(steps: tuple[KernelLaunch, ...]) -> list[tuple[str, Arena]]:
@@ -55,14 +55,15 @@ def read_by_losses(steps: tuple[KernelLaunch, ...]) -> list[tuple[str, Arena]]:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
-    losses = losses_of(wide, HOPPER, precision)
-    assert losses.stored(SHAPE) == (DType.F32,) * 3  # of fp16, too: what its rounding leaves is stored beside it
-    wanted, plan = losses._programs.planned(_Key("loss", SHAPE, gradients=1, given=losses.stored(SHAPE)))
+    inputs, programs = inputs_of(wide, HOPPER, precision)
+    elements = inputs.target_elements(SHAPE)
+    assert elements == (DType.F32,) * 3  # of fp16, too: what its rounding leaves is stored beside it
+    spec, plan = programs.planned(LossKey("loss", SHAPE, gradients=1, given=elements))
     (program,) = plan.programs
-    assert tuple(value.name for value in program.given) == wanted.others
+    assert tuple(value.name for value in program.given) == spec.others
     maps = {"fp32": {"feature_loss_f32"}, "fp16": {"feature_loss_f32<3,1>"}}[precision]
     assert {*read_by_losses(program.steps)} == {(name, Arena.GIVEN) for name in (*maps, "feature_loss_f32")}
-    _, taken = losses._programs.planned(_Key("loss", SHAPE, gradients=1))
+    _, taken = programs.planned(LossKey("loss", SHAPE, gradients=1))
     assert {arena for _, arena in read_by_losses(taken.programs[0].steps)} == {Arena.ACTIVATIONS}
     assert not taken.programs[0].given
     targets = sum(value.nbytes for value in taken.programs[0].others)
@@ -83,77 +84,88 @@ def test_what_can_be_read_where_it_lies(address: int, strides: tuple[int, ...], 
     assert can_be_read(StridedView(address, (1, 4, 6), strides, "float32")) is (is_dense or strides[0] == 0)
 
 
-def test_shares_add_up(cpu: CpuDevice, wide: Path) -> None:
-    losses = losses_on(cpu, wide)
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    targets = losses.targets(-x, (0,))
-    whole, share = (losses.loss(x, targets, gradient=True, share=count) for count in (1, 4))
-    for ours, others in zip(whole, share, strict=True):
-        np.testing.assert_array_equal(ours, 4 * others)
-    losses.close()
+@contextmanager
+def open_loss(path: Path) -> Iterator[tuple[LossEngine, Any]]:
+    """A loss on the CPU, whose memory stands for a card's."""
+    with LossEngine(path, {"relu1_1": 1.0}, device="cpu") as engine:
+        device: Any = engine.device
+        device.foreign = CpuForeign(device)
+        yield engine, device
 
 
-def test_a_run_is_repeated_as_long_as_it_is_kept(cpu: CpuDevice, wide: Path) -> None:
-    losses, foreign = losses_on(cpu, wide), CpuForeign(cpu)
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    targets = losses.targets(-x, (0,))
-    (right,) = losses.loss(x, targets, gradient=False)
-    arrays = [x, *targets, np.zeros(2, np.float32)]
-    memory = [foreign.memory(array.nbytes) for array in arrays]
-    for place, array in zip(memory, arrays, strict=True):
-        cpu.copy_in(place.address, array)
-    images, target, out = (
-        StridedView(place.address, array.shape, TensorFormat().strides(array.shape), "float32")
-        for place, array in zip(memory, arrays, strict=True)
-    )
-    verdict = ErrorSink(foreign.memory(12).address, 0, allows_nonfinite=True)
-    for is_one_launch in (False, True):
-        done = losses.loss_on_device(images, [target], [out], verdict, singly=False)
-        cpu.zero(out.address, 8)
-        assert losses.repeat(done) is is_one_launch
-    found = np.empty(2, np.float32)
-    memory[-1].read(found)
-    np.testing.assert_array_equal(found, right)
-    losses.close()
-    assert not losses.repeat(done)
+def placed(device: Any, *arrays: Any) -> list[StridedView]:
+    """Copies of arrays in memory of a device."""
+    found = []
+    for array in arrays:
+        memory = device.foreign.memory(array.nbytes)
+        device.copy_in(memory.address, np.ascontiguousarray(array))
+        strides = TensorFormat().strides(array.shape)
+        found.append(StridedView(memory.address, array.shape, strides, "float32", owner=memory))
+    return found
+
+
+def read(view: StridedView) -> Any:
+    memory: Any = view.owner
+    found = np.empty(view.shape, np.float32)
+    memory.read(found)
+    return found
+
+
+def numbers() -> Any:
+    return np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+
+
+def test_shares_of_a_mean_add_up(wide: Path) -> None:
+    x = numbers()
+    with open_loss(wide) as (engine, _):
+        targets = engine.targets(-x)
+        whole, share = (engine.value_and_gradient(x, targets, mean=is_mean) for is_mean in (False, True))
+        for ours, others in zip(whole, share, strict=True):
+            np.testing.assert_array_equal(ours, len(x) * others)
+
+
+def test_a_run_is_repeated_as_long_as_it_is_kept(wide: Path) -> None:
+    x = numbers()
+    with open_loss(wide) as (engine, device):
+        targets = engine.targets(-x)
+        right = engine.value(x, targets)
+        images, target, out = placed(device, x, *targets, np.zeros(2, np.float32))
+        options = RunOptions(STREAM, None, [out], wait=False)
+        for is_one_launch in (False, True):
+            _, done = engine.on_device("loss", (images, target), options)
+            device.zero(out.address, 8)
+            assert engine.repeat(done, STREAM) is is_one_launch
+        np.testing.assert_array_equal(read(out), right)
+        engine.check()
+        engine._programs.close()
+        assert not engine.repeat(done, STREAM)
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "in pieces"])
 def test_arrays_on_the_device_give_the_bits_of_those_on_the_host(
-    cpu: CpuDevice, wide: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+    wide: Path, monkeypatch: pytest.MonkeyPatch, is_cut: bool
 ) -> None:
-    losses, foreign = losses_on(cpu, wide), CpuForeign(cpu)
-    if is_cut:
-        monkeypatch.setattr(losses._programs, "fitting", lambda *_: 1)  # room for one image
-    memory = []
+    x = numbers()
+    with open_loss(wide) as (engine, device):
+        if is_cut:
+            monkeypatch.setattr(engine._programs, "fitting", lambda *_: 1)  # room for one image
+        targets = engine.targets(-x)
+        images, others, *goals = placed(device, x, -x, *targets)
 
-    def place(array: np.ndarray[Any, np.dtype[np.float32]]) -> StridedView:
-        memory.append(foreign.memory(array.nbytes))
-        cpu.copy_in(memory[-1].address, np.ascontiguousarray(array))
-        return StridedView(memory[-1].address, array.shape, TensorFormat().strides(array.shape), "float32")
-
-    def read(view: StridedView) -> Any:
-        found = np.empty(view.shape, np.float32)
-        next(each for each in memory if each.address == view.address).read(found)
-        return found
-
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    targets = losses.targets(-x, (0,))
-    verdict = ErrorSink(foreign.memory(12).address, 0, allows_nonfinite=True)
-    images, others, *goals = map(place, (x, -x, *targets))
-
-    outs = [place(np.zeros_like(target)) for target in targets]
-    done = losses.targets_on_device(others, (0,), outs, verdict, singly=False)
-    assert len(done) == (SHAPE[0] if is_cut else 1)
-    for view, right in zip(outs, targets, strict=True):
-        np.testing.assert_array_equal(read(view), right)
-    for gradients in (0, 1, 2):
-        outs = [place(np.zeros(SHAPE[:1], np.float32)), *(place(np.zeros_like(x)) for _ in range(gradients))]
-        losses.compare_on_device(images, others, outs, verdict, singly=False, share=2)
-        for view, right in zip(outs, losses.compare(x, -x, gradients, share=2), strict=True):
+        outs = placed(device, *map(np.zeros_like, targets))
+        done = engine.enqueue_targets(others, None, outs, STREAM)
+        assert len(done) == (SHAPE[0] if is_cut else 1)
+        for view, right in zip(outs, targets, strict=True):
             np.testing.assert_array_equal(read(view), right)
-        if gradients < 2:
-            losses.loss_on_device(images, goals, outs, verdict, singly=False, share=2)
-            for view, right in zip(outs, losses.loss(x, targets, gradient=gradients > 0, share=2), strict=True):
+        for gradients in (0, 1, 2):
+            outs = placed(device, np.zeros(SHAPE[:1], np.float32), *[np.zeros_like(x)] * gradients)
+            options = RunOptions(STREAM, None, outs, wait=False)
+            engine.on_device("pair", (images, others), options, gradients=gradients, mean=True)
+            for view, right in zip(outs, engine.compare(x, -x, gradients=gradients, mean=True), strict=True):
                 np.testing.assert_array_equal(read(view), right)
-    losses.close()
+            if gradients < 2:
+                engine.on_device("loss", (images, *goals), options, gradients=gradients, mean=True)
+                expected = engine.on_host("loss", (x, *targets), gradients=gradients, mean=True)
+                for view, right in zip(outs, expected, strict=True):
+                    np.testing.assert_array_equal(read(view), right)
+        engine.check()

@@ -16,6 +16,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, InputError
+from vgg16gpu.runtime.on_device.results import RunOptions
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 from vgg16gpu.runtime.plans.sizes import added_weights_nbytes
 
@@ -170,7 +171,8 @@ def test_a_loss_on_the_device_is_cut_alike(whole: Model, cpu: CpuDevice) -> None
             assert engine.nbytes <= bound
         again = engine.value(x, [target.numpy() for target in one])
         assert_same_bits(engine.value(given, one).numpy(), again)
-        enqueued = engine.enqueue(given, goals, found, 0, mean=True)
+        options = RunOptions(0, None, found, wait=False)
+        _, enqueued = engine.on_device("loss", (given, *goals), options, gradients=1, mean=True)
         assert len(enqueued) == 3  # pieces of 3 would be too large: 2, 1 and 2, as the CPU's arenas are
         engine.repeat(enqueued, 0)  # some program may be gone; nothing breaks
         engine.check()

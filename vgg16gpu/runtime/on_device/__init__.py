@@ -14,15 +14,15 @@ import numpy as np
 from vgg16gpu.errors import InputError
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.on_device.direct import DirectRuns, ErrorSink
     from vgg16gpu.runtime.on_device.pending import AsyncStatus
     from vgg16gpu.runtime.on_device.results import DeviceArray, RunOptions
+    from vgg16gpu.runtime.on_device.runner import DeviceRunner, ErrorSink
     from vgg16gpu.runtime.on_device.views import view_of
 
 __all__ = [
     "AsyncStatus",
     "DeviceArray",
-    "DirectRuns",
+    "DeviceRunner",
     "ErrorSink",
     "RunOptions",
     "is_on_device",
@@ -33,9 +33,9 @@ __all__ = [
 _MODULES = {
     "RunOptions": "results",
     "DeviceArray": "results",
-    "DirectRuns": "direct",
+    "DeviceRunner": "runner",
     "AsyncStatus": "pending",
-    "ErrorSink": "direct",
+    "ErrorSink": "runner",
     "view_of": "views",
 }
 

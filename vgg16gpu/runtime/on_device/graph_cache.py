@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -96,61 +96,68 @@ KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same 
 Launch: TypeAlias = Callable[[], None]
 
 
-class PlacesKey:
-    """The places of a call, whose hash is found once."""
+class BoundCall:
+    """What a call launches: step by step, or as one CUDA graph.
 
-    def __init__(self, *places: Hashable) -> None:
-        self._places, self._hash = places, hash(places)
+    Attributes: `launches`, in order; none once the call is no longer kept. `used`: when it was used last.
+    """
 
-    def __hash__(self) -> int:
-        return self._hash
+    __slots__ = ("launches", "used")
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, PlacesKey) and self._places == other._places)
+    def __init__(self, launches: tuple[Launch, ...]) -> None:
+        self.launches = launches
+        self.used = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is one launch, which may be repeated."""
+        return len(self.launches) == 1
 
 
 class GraphCache:
-    """What calls launch, by their places. The first time it is launched step by step, from the second on as one.
+    """What calls launch, by their places. The first time a call is bound step by step, from the second on as one graph.
 
-    A place that comes once costs no CUDA graph, and one that comes back no binding. What was used longest ago goes.
+    A place that comes once costs no CUDA graph, and one that comes back no binding. The least recently used call goes.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._kept: OrderedDict[Hashable, tuple[Launch, ...]] = OrderedDict()
+        self._kept: dict[Hashable, BoundCall] = {}
+        self._turns = itertools.count()
 
-    def launch(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> None:
-        """Enqueue the steps of a key, which are asked for where they are not bound yet.
+    def bound(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> BoundCall:
+        """Return the launches of a key; its steps are asked for where they are not bound yet.
 
-        singly: one by one whatever was before, for a stream that captures.
+        singly: step by step whatever was before, for a stream that captures.
         """
         found = self._kept.get((key, singly))
-        if found is None:
+        if found is None or not found.launches:
             made = steps()
             self._executor.device.build({step.kernel for step in made})
-            found = self._keep((key, singly), tuple(self._executor.bind((step,), beside=0) for step in made))
-        elif len(found) > 1 and not singly:
-            self._drop((key, singly))
-            found = self._keep((key, singly), (self._executor.bind(steps(), beside=0),))
-        self._kept.move_to_end((key, singly))
-        for launch in found:
-            launch()
+            while len(self._kept) >= KEPT:
+                self._drop(min(self._kept, key=lambda each: self._kept[each].used))
+            launches = tuple(self._executor.bind((step,), beside=0) for step in made)
+            found = self._kept[key, singly] = BoundCall(launches)
+        elif len(found.launches) > 1 and not singly:
+            self._release(found)
+            found.launches = (self._executor.bind(steps(), beside=0),)
+        self.touch(found)
+        return found
 
-    def repeat(self, key: Hashable) -> bool:
-        """Enqueue what a key has come to launch as one; False, and nothing is, where there is no such thing."""
-        found = self._kept.get((key, False), ())
-        if len(found) != 1:
-            return False
-        self._kept.move_to_end((key, False))
-        found[0]()
-        return True
+    def touch(self, call: BoundCall) -> None:
+        """Note that a call is used now."""
+        call.used = next(self._turns)
 
-    def _keep(self, key: Hashable, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
-        while len(self._kept) >= KEPT:
-            self._drop(next(iter(self._kept)))
-        self._kept[key] = launches
-        return launches
+    def close(self) -> None:
+        """Forget all calls; their launches go with the executor."""
+        for call in self._kept.values():
+            call.launches = ()
+        self._kept.clear()
 
     def _drop(self, key: Hashable) -> None:
-        for launch in self._kept.pop(key):
+        self._release(self._kept.pop(key))
+
+    def _release(self, call: BoundCall) -> None:
+        launches, call.launches = call.launches, ()
+        for launch in launches:
             self._executor.unbind(launch)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,8 @@ from vgg16gpu.io.shown import shown
 from vgg16gpu.program.launch import LaunchPlan
 from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorDesc, TensorFormat
 from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.on_device.direct import ErrorSink
 from vgg16gpu.runtime.on_device.pending import AsyncStatus
+from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
 
 
@@ -144,8 +143,7 @@ _ELEMENTS: Final = {name: element for element, name in OUTPUT_ELEMENTS.items()}
 FORMS: Final = (STORED, *_ELEMENTS, *(f"{name}{CHANNELS_LAST}" for name in _ELEMENTS))
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """How a run on the device is asked for, as `Engine.run` explains it."""
 
     stream: Stream = None
@@ -195,8 +193,8 @@ class RunOptions:
         made = tuple(DeviceArray(foreign, shape, wanted, allocate) for shape, wanted in zip(shapes, forms, strict=True))
         return tuple(array.view for array in made), made
 
-    def verdict(self, pending: AsyncStatus, first: int = 0) -> ErrorSink | None:
-        """What becomes of faults where nobody waits, and NaN and Inf are let through; None for who waits."""
+    def sink(self, pending: AsyncStatus, first: int = 0) -> ErrorSink | None:
+        """Return where errors of a run that is not waited for go, which lets NaN and Inf through; None for another."""
         return None if self.wait else ErrorSink(pending.found, first, allows_nonfinite=True)
 
     def lead(self, foreign: ArrayInterop) -> None:

@@ -6,7 +6,7 @@ https://data-apis.org/array-api/latest/API_specification/generated/array_api.arr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import index
@@ -73,9 +73,9 @@ class StridedView:
         return replace(self, address=address, shape=(min(last, self.shape[0]) - first, *self.shape[1:]))
 
     @property
-    def place(self) -> StridedView:
-        """The same without its owner, for who only remembers where it was."""
-        return self if self.owner is None else replace(self, owner=None)
+    def place(self) -> Hashable:
+        """What tells places apart: all but the owner."""
+        return self.address, self.shape, self.strides, self.element_type, self.takes_padding
 
     def permuted(self, order: Sequence[int]) -> StridedView:
         """The same elements; dimension i is dimension order[i] of this one."""

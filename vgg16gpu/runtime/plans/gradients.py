@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,8 +16,9 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.arrays import Images, as_array
-from vgg16gpu.runtime.on_device.direct import ErrorSink
+from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import StridedView
+from vgg16gpu.runtime.outputs import check_flags
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, PlanCache
 from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec, plan_of
 
@@ -44,7 +44,7 @@ def gradient_plan(
     samples: Callable[[Shape], Array] | None,
 ) -> CompiledModel:
     """That of the gradient of a batch of this shape, which nobody keeps; as `Gradients` plans it. Raises ModelError."""
-    return plan_of(_wanted(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
+    return plan_of(_spec(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
 
 
 class Gradients:
@@ -74,7 +74,7 @@ class Gradients:
         options = gradient_options(precision, kernels)
         self._graph = graph
         self._programs: ProgramCache[Shape] = ProgramCache(
-            device, options, samples, lambda shape: _wanted(graph, shape, precision), kept
+            device, options, samples, lambda shape: _spec(graph, shape, precision), kept
         )
 
     def prepare(self, shapes: Iterable[Shape]) -> None:
@@ -113,7 +113,7 @@ class Gradients:
     ) -> None:
         """As `vjp`, for arrays on the device as the kernels read them; the gradient goes to `target`.
 
-        verdict, singly: for one that nobody waits for, as for `PlacedRuns.run`.
+        verdict, singly: for one that nobody waits for, as for `DeviceRunner.enqueue`.
         """
         shapes = infer_shapes(self._graph, x.shape)
         _check_shapes(
@@ -123,10 +123,14 @@ class Gradients:
         )
         for first, batch in self._cut(x.shape[0], x.shape[1:], runs):
             prepared = self._programs.at((batch, *x.shape[1:]))
-            arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
-            rows = {name: arrays[name].rows(first, first + batch) for name in prepared.wanted.shapes}
-            told = verdict and replace(verdict, first=first)
-            prepared.placed.run(rows, [target.rows(first, first + batch)], told, singly=singly)
+            arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
+            inputs = [arrays[name].rows(first, first + batch) for name in prepared.spec.shapes]
+            outs = [target.rows(first, first + batch)]
+            if verdict:
+                here = verdict._replace(first=first)
+                prepared.runner.enqueue(batch, inputs, outs, here, singly=singly)
+            else:
+                check_flags([prepared.runner.run(batch, inputs, outs)], allows_nonfinite=True)
 
     @property
     def second_passes(self) -> int:
@@ -152,13 +156,13 @@ class Gradients:
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._programs.at((batch, *x.shape[1:]))
-        arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
-        filled = {name: _filled(arrays[name], batch) for name in prepared.wanted.shapes}
+        arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
+        filled = {name: _filled(arrays[name], batch) for name in prepared.spec.shapes}
         (found,) = prepared.executor.run_once(filled, len(x))
         return found[: len(x)]
 
 
-def _wanted(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:
+def _spec(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:
     found = gradient_graph(graph, shape, precision)
     inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
     shapes = {graph.input.name: shape, **inputs}

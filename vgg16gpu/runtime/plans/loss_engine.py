@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,25 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import ArrayInterop
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.program.types import OUTPUT_ELEMENTS, DType, TensorFormat
+from vgg16gpu.program.types import OUTPUT_ELEMENTS, TensorFormat
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import AsyncStatus
 from vgg16gpu.runtime.on_device.results import RunOptions
 from vgg16gpu.runtime.on_device.views import Stream, StridedView, stream_handle, view_of
-from vgg16gpu.runtime.plans.loss_inputs import LossInputs, require_several
-from vgg16gpu.runtime.plans.losses import Distance, Enqueued, FeatureComparison, Losses, Weight
+from vgg16gpu.runtime.outputs import check_flags
+from vgg16gpu.runtime.plans.loss_inputs import LossInputs, as_map, as_target, require_several
+from vgg16gpu.runtime.plans.losses import (
+    Distance,
+    Enqueued,
+    FeatureComparison,
+    LossKey,
+    LossKind,
+    Weight,
+    loss_programs,
+)
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
+from vgg16gpu.runtime.plans.prepared import LoadedProgram
 
 
 class LossEngine(Closing):
@@ -77,15 +86,16 @@ class LossEngine(Closing):
         check_memory_bound(memory)
         self._compared = FeatureComparison.of(self.model, layers, style, distance)
         warn_of_random_weights(self.model)
-        self._inputs = LossInputs(self._compared, batch)
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         try:
             samples = sampler(self.model, EngineOptions(), self.graph)
-            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels, samples, memory)
+            self._programs = loss_programs(self._compared, self.device, precision, kernels, samples, memory)
         except BaseException:
             self.device.close()
             raise
+        self._inputs = LossInputs(self._compared, precision, batch, self._programs)
+        self._is_whole = self.graph.input.shape[0] is not None  # a batch has the size that the file says
         self._lock = threading.Lock()
         self._is_closed = False
         self._pending: AsyncStatus | None = None
@@ -102,15 +112,22 @@ class LossEngine(Closing):
         are taken, too. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
         shapes `target_shapes` tells.
         """
-        return self._all_targets(images, style, RunOptions(stream, None, out, wait))[0]
+        results: tuple[Any, ...] = ()
+        for given, terms, outs in self._target_runs(images, style, out):
+            options = RunOptions(stream, None, outs, wait)
+            results += self._results("targets", (given,), options, terms=terms)
+        return results
 
     def enqueue_targets(self, images: Any, style: Any, out: Sequence[Any], stream: Stream) -> Enqueued:
         """As `targets` with wait=False, of arrays on the GPU; what `repeat` takes."""
-        return self._all_targets(images, style, RunOptions(stream, None, out, wait=False))[1]
+        enqueued: Enqueued = ()
+        for given, terms, outs in self._target_runs(images, style, out):
+            options = RunOptions(stream, None, outs, wait=False)
+            enqueued += self.on_device("targets", (given,), options, terms=terms)[1]
+        return enqueued
 
-    def _all_targets(self, images: Any, style: Any, asked: RunOptions) -> tuple[tuple[Any, ...], Enqueued]:
-        """The targets, and what has been enqueued for them."""
-        out = asked.out
+    def _target_runs(self, images: Any, style: Any, out: Any) -> list[tuple[Any, tuple[int, ...], Any]]:
+        """Return (images, terms, arrays for results) of each run; without `style` one run gives all targets."""
         content, styled = len(self._compared.content), len(self._compared.style)
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
@@ -118,16 +135,13 @@ class LossEngine(Closing):
         outs = out if out is None or isinstance(out, list | tuple) else (out,)
         if outs is not None and len(outs) != content + styled:
             raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
-        found: tuple[Any, ...] = ()
-        enqueued: Enqueued = ()
-        split = content + styled if style is None else content  # without `style` one run gives all
+        split = content + styled if style is None else content
         parts = ((images, range(split)), (style, range(split, content + styled)))
-        for given, terms in parts:
-            if terms:
-                part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
-                made, done = self._targets(given, tuple(terms), part)
-                found, enqueued = (*found, *made), (*enqueued, *done)
-        return found, enqueued
+        return [
+            (given, tuple(terms), None if outs is None else tuple(outs[i] for i in terms))
+            for given, terms in parts
+            if terms
+        ]
 
     def target_shapes(self, images: Shape | None, style: Shape | None = None) -> tuple[Shape, ...]:
         """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError."""
@@ -142,7 +156,7 @@ class LossEngine(Closing):
         """
         shapes = [images if style is None or term.kind != "gram" else style for term in self._compared.terms]
         with self._lock:
-            found = [self._stored(shape)[i] for i, shape in enumerate(shapes) if shape is not None]
+            found = [self._inputs.target_elements(shape)[i] for i, shape in enumerate(shapes) if shape is not None]
         return tuple(OUTPUT_ELEMENTS[element] for element in found)
 
     def value(
@@ -160,7 +174,8 @@ class LossEngine(Closing):
         mean: the N-th part of each, so that their sum is the mean. stream, out, wait: as for `targets`.
         Raises InputError for targets that do not fit x.
         """
-        return self._loss(x, targets, RunOptions(stream, None, out, wait), gradient=False, mean=mean)[0]
+        inputs, options = (x, *require_several(targets)), RunOptions(stream, None, out, wait)
+        return self._results("loss", inputs, options, mean=mean)[0]
 
     def value_and_gradient(
         self,
@@ -177,7 +192,8 @@ class LossEngine(Closing):
         A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
         mean: of both the N-th part. out: two arrays.
         """
-        loss, gradient = self._loss(x, targets, RunOptions(stream, None, out, wait), gradient=True, mean=mean)
+        inputs, options = (x, *require_several(targets)), RunOptions(stream, None, out, wait)
+        loss, gradient = self._results("loss", inputs, options, gradients=1, mean=mean)
         return loss, gradient
 
     def compare(
@@ -198,56 +214,103 @@ class LossEngine(Closing):
         """
         if isinstance(gradients, bool) or not isinstance(gradients, int | np.integer) or gradients not in (0, 1, 2):
             raise InputError(f"gradients {shown(gradients)}: give 0, 1 for that to x, or 2 for those to both")
-        if is_on_device(x):
-            return self._compared_on_device(x, y, RunOptions(stream, None, out, wait), gradients, mean=mean)[0]
-        refuse_on_host(stream, None, out, wait)
-        first, second = self._inputs.images(x), self._inputs.images(y)
-        self._inputs.check_pair(first.shape, second.shape)
-        share = len(first) if mean else 1
+        return self._results("pair", (x, y), RunOptions(stream, None, out, wait), gradients=int(gradients), mean=mean)
+
+    def on_host(
+        self,
+        kind: LossKind,
+        inputs: Sequence[Any],
+        *,
+        gradients: int = 0,
+        mean: bool = False,
+        terms: tuple[int, ...] = (),
+    ) -> tuple[Array, ...]:
+        """Return the results of a run on arrays on the host: targets, or losses and so many of their gradients.
+
+        inputs: images, and what they are compared with: "loss" targets, "pair" images. terms: of "targets", by number.
+        """
+        arrays = self._inputs.arrays(kind, inputs)
+        x = arrays[0]
+        share, parts = len(x) if mean else 1, []
         with self._lock:
             self._check_pending()
-            parts = [
-                self._losses.compare(first[rows], second[rows], gradients, share=share)
-                for rows in self._inputs.cut(len(first))
-            ]
-        loss, *others = _joined(parts, (first.shape[:1], first.shape, first.shape)[: 1 + gradients])
+            for first, key, program in self._programs_of(LossKey(kind, x.shape, terms, gradients, None, share)):
+                rows = [array[first : first + key.shape[0]] for array in arrays]
+                parts.append(program.executor.run_once(dict(zip(program.spec.shapes, rows, strict=True))))
+        shapes = self._result_shapes(kind, x.shape, terms, gradients)
+        if kind == "targets":
+            return tuple(map(as_target, _joined(parts, shapes)))
+        loss, *others = _joined(parts, shapes)
         return loss, *(self.graph.input.to_file(array) for array in others)
 
-    def enqueue_pair(self, x: Any, y: Any, out: Sequence[Any], stream: Stream, *, mean: bool = False) -> Enqueued:
-        """As `compare` with wait=False, of arrays on the GPU; out: as many as results. What `repeat` takes."""
-        return self._compared_on_device(x, y, RunOptions(stream, None, out, wait=False), len(out) - 1, mean=mean)[1]
+    def on_device(
+        self,
+        kind: LossKind,
+        inputs: Sequence[Any],
+        options: RunOptions,
+        *,
+        gradients: int = 0,
+        mean: bool = False,
+        terms: tuple[int, ...] = (),
+    ) -> tuple[tuple[Any, ...], Enqueued]:
+        """Return the results of a run on arrays on the GPU, as `on_host` has them, and what `repeat` takes.
 
-    def enqueue(
-        self, x: Any, targets: Sequence[Any], out: Sequence[Any], stream: Stream, *, mean: bool = False
-    ) -> Enqueued:
-        """As `value` (of one array in `out`) or `value_and_gradient` (of two) with wait=False: what `repeat` takes."""
-        if not is_on_device(x):
-            raise InputError("x lies on the host, where nothing is enqueued; use value or value_and_gradient")
-        asked = RunOptions(stream, None, out, wait=False)
-        return self._loss_on_device(x, targets, asked, gradient=len(out) > 1, mean=mean)[1]
+        That is nothing for a run that is waited for.
+        """
+        self._require_on_device(kind, inputs)
+        with self._lock:
+            foreign = self._require_foreign()
+            views = self._views(kind, inputs, foreign, options.stream)
+            x = views[0]
+            pending = self._pending = self._pending or AsyncStatus(self.device)
+            singly = options.checked(foreign, pending)
+            forms = None
+            if kind == "targets":
+                elements = self._inputs.target_elements(x.shape)
+                forms = [TensorFormat(elements[i]) for i in terms]
+            shapes = self._result_shapes(kind, x.shape, terms, gradients)
+            places, found = options.outputs(foreign, shapes, None, pending, forms)
+            whole = LossKey(kind, x.shape, terms, gradients, None, x.shape[0] if mean else 1)
+            enqueued: Enqueued = ()
+            for first, key, program in self._programs_of(whole, views[1:] if kind == "loss" else ()):
+                count = key.shape[0]
+                rows, outs = ([view.rows(first, first + count) for view in each] for each in (views, places))
+                if kind == "targets":
+                    values = program.executor.plan.programs[0].outputs
+                    outs = [as_map(out, value.shape) for out, value in zip(outs, values, strict=True)]
+                if sink := options.sink(pending, first):
+                    enqueued += ((key, program.runner.enqueue(count, rows, outs, sink, singly=singly)),)
+                else:
+                    check_flags([program.runner.run(count, rows, outs)], allows_nonfinite=True)
+            options.lead(foreign)
+        return found, enqueued
 
     def repeat(self, enqueued: Enqueued, stream: Stream) -> bool:
-        """Enqueue for the same arrays what `enqueue` or `enqueue_targets` has enqueued; in a small part of its time.
+        """Enqueue for the same arrays what `on_device` or `enqueue_targets` has enqueued; in a small part of its time.
 
-        False, and nothing that would be missed, where that is not kept, or the stream captures: then these do. Whoever
-        calls knows that the arrays lie where they lay, in the same form.
+        False, and nothing is enqueued, where that is not kept, or the stream captures: then these do. Whoever calls
+        knows that the arrays are where they were, in the same form.
         """
         with self._lock:
             self._require_open()
             foreign, pending, handle = self.device.foreign, self._pending, stream_handle(stream)
-            if foreign is None or pending is None or foreign.captures(handle):
+            if foreign is None or pending is None or not all(call.is_whole for _, call in enqueued):
+                return False
+            if foreign.captures(handle):
                 return False
             pending.begin()
             foreign.follow(handle)
-            is_done = self._losses.repeat(enqueued)
+            for key, call in enqueued:
+                self._programs.touch(key, call)
+                call.launches[0]()
             foreign.lead(handle)
-        return is_done
+        return True
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device of the programs that are kept now, with weights."""
         with self._lock:
-            return self._losses.nbytes
+            return self._programs.nbytes
 
     def check(self) -> None:
         """Wait for all runs with wait=False, and raise what was wrong with them, as `Engine.check` does."""
@@ -259,7 +322,7 @@ class LossEngine(Closing):
         with self._lock:
             self._is_closed = True
             try:
-                self._losses.close()
+                self._programs.close()
                 if self._pending:
                     self._pending.close()
             finally:
@@ -268,117 +331,88 @@ class LossEngine(Closing):
     def __repr__(self) -> str:
         return f"LossEngine({self.model.name} on {self.device.facts.name}, {', '.join(self.names)})"
 
-    def _targets(self, images: Any, terms: tuple[int, ...], asked: RunOptions) -> tuple[tuple[Any, ...], Enqueued]:
-        if is_on_device(images):
-            return self._targets_on_device(images, terms, asked)
-        refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
-        x = self._inputs.images(images)
-        with self._lock:
-            self._check_pending()
-            parts = [self._losses.targets(x[rows], terms) for rows in self._inputs.cut(len(x))]
-        shapes = self._inputs.target_shapes(x.shape)
-        return _joined(parts, [shapes[i] for i in terms]), ()
-
-    def _targets_on_device(
-        self, images: object, terms: tuple[int, ...], asked: RunOptions
-    ) -> tuple[tuple[Any, ...], Enqueued]:
-        with self._lock:
-            x, foreign = self._view(images, asked)
-            pending, singly = self._begun(foreign, asked)
-            shapes = self._inputs.target_shapes(x.shape)
-            stored = self._stored(x.shape)
-            forms = [TensorFormat(stored[i]) for i in terms]
-            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
-            parts: Enqueued = ()
-            for rows in self._inputs.cut(x.shape[0]):
-                part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
-                verdict = asked.verdict(pending, rows.start)
-                parts += self._losses.targets_on_device(part, terms, outs, verdict, singly=singly)
-            asked.lead(foreign)
-        return found, parts
-
-    def _begun(self, foreign: ArrayInterop, asked: RunOptions) -> tuple[AsyncStatus, bool]:
-        """What runs leave to say, and whether the stream captures. Raises InputError."""
-        self._pending = self._pending or AsyncStatus(self.device)
-        return self._pending, asked.checked(foreign, self._pending)
-
-    def _loss(
-        self, images: Any, targets: Sequence[Any], asked: RunOptions, *, gradient: bool, mean: bool
+    def _results(
+        self,
+        kind: LossKind,
+        inputs: Sequence[Any],
+        options: RunOptions,
+        *,
+        gradients: int = 0,
+        mean: bool = False,
+        terms: tuple[int, ...] = (),
     ) -> tuple[Any, ...]:
-        if is_on_device(images):
-            return self._loss_on_device(images, targets, asked, gradient=gradient, mean=mean)[0]
-        refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
-        x = self._inputs.images(images)
-        given = self._inputs.targets(targets, x.shape)
-        with self._lock:
-            self._check_pending()
-            parts = [
-                self._losses.loss(x[rows], [y[rows] for y in given], gradient=gradient, share=len(x) if mean else 1)
-                for rows in self._inputs.cut(len(x))
-            ]
-        loss, *others = _joined(parts, (x.shape[:1], x.shape)[: 1 + gradient])
-        return loss, *(self.graph.input.to_file(array) for array in others)
+        """Return the results of a run on arrays on the host or on the GPU."""
+        if is_on_device(inputs[0]):
+            return self.on_device(kind, inputs, options, gradients=gradients, mean=mean, terms=terms)[0]
+        refuse_on_host(*options)
+        return self.on_host(kind, inputs, gradients=gradients, mean=mean, terms=terms)
 
-    def _loss_on_device(
-        self, images: object, targets: Sequence[object], asked: RunOptions, *, gradient: bool, mean: bool
-    ) -> tuple[tuple[Any, ...], Enqueued]:
-        """The results, and what has been enqueued for them."""
-        if not all(map(is_on_device, require_several(targets))):
-            raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
-        with self._lock:
-            x, foreign = self._view(images, asked)
-            pending, singly = self._begun(foreign, asked)
-            waits = asked.stream is None
-            given = [view_of(target, foreign, asked.stream, what="a target", waits=waits) for target in targets]
-            spread = self._inputs.targets_on_device(given, x.shape)
-            places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
-            parts: Enqueued = ()
-            for rows in self._inputs.cut(x.shape[0]):
-                part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
-                outs = [place.rows(rows.start, rows.stop) for place in places]
-                verdict, share = asked.verdict(pending, rows.start), x.shape[0] if mean else 1
-                parts += self._losses.loss_on_device(part, others, outs, verdict, singly=singly, share=share)
-            asked.lead(foreign)
-        return found, parts
+    def _result_shapes(self, kind: LossKind, shape: Shape, terms: tuple[int, ...], gradients: int) -> list[Shape]:
+        """Return the shapes of the results for images of this shape."""
+        if kind == "targets":
+            shapes = self._inputs.target_shapes(shape)
+            return [shapes[i] for i in terms]
+        return [shape[:1], *[shape] * gradients]
 
-    def _compared_on_device(
-        self, x: object, y: object, asked: RunOptions, gradients: int, *, mean: bool
-    ) -> tuple[tuple[Any, ...], Enqueued]:
-        """The results, and what has been enqueued for them."""
-        if not is_on_device(y):
+    def _programs_of(
+        self, key: LossKey, targets: Sequence[StridedView] = ()
+    ) -> Iterator[tuple[int, LossKey, LoadedProgram]]:
+        """Yield (first image, key, program) of each run that computes images of a key, as many at once as may be.
+
+        targets: those on the device, which are read where they are if the kernels can read all of them there.
+        """
+        for first, count in self._inputs.cut(key.shape[0]):
+            yield from self._fitting(key._replace(shape=(count, *key.shape[1:])), targets, first)
+
+    def _fitting(
+        self, key: LossKey, targets: Sequence[StridedView], first: int
+    ) -> Iterator[tuple[int, LossKey, LoadedProgram]]:
+        """Yield the same of one batch, which begins at image `first`: in parts where there is no room for it."""
+        count, *sample = key.shape
+        if targets:
+            key = key._replace(given=self._inputs.readable([view.rows(first, first + count) for view in targets]))
+        fit = count
+        if not self._is_whole:
+            fit = self._programs.fitting(count, lambda rows: key._replace(shape=(rows, *sample)))
+        if fit == count:
+            yield first, key, self._programs.at(key)
+            return
+        for start in range(0, count, fit):
+            part = key._replace(shape=(min(fit, count - start), *sample))
+            yield from self._fitting(part, targets, first + start)
+
+    def _require_on_device(self, kind: LossKind, inputs: Sequence[object]) -> None:
+        """Raise InputError for arrays on the host among those on the GPU."""
+        if all(map(is_on_device, inputs)):
+            return
+        if kind == "pair":
             raise InputError("x lies on a GPU, and y on the host; bring both to one device")
-        with self._lock:
-            first, foreign = self._view(x, asked)
-            second = view_of(y, foreign, asked.stream, what="y", waits=asked.stream is None)
-            self._inputs.check(second.element_type, second.shape)
-            self._inputs.check_pair(first.shape, second.shape)
-            pending, singly = self._begun(foreign, asked)
-            shapes = (first.shape[:1], first.shape, first.shape)[: 1 + gradients]
-            places, found = asked.outputs(foreign, shapes, None, pending)
-            parts: Enqueued = ()
-            for rows in self._inputs.cut(first.shape[0]):
-                part, other, *outs = (view.rows(rows.start, rows.stop) for view in (first, second, *places))
-                verdict, share = asked.verdict(pending, rows.start), first.shape[0] if mean else 1
-                parts += self._losses.compare_on_device(part, other, outs, verdict, singly=singly, share=share)
-            asked.lead(foreign)
-        return found, parts
+        raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
 
-    def _view(self, images: object, asked: RunOptions) -> tuple[StridedView, ArrayInterop]:
-        """Images on the device, and what knows others' arrays there. Raises InputError."""
+    def _require_foreign(self) -> ArrayInterop:
+        """Return what knows others' arrays on the GPU. Raises InputError."""
         self._require_open()
         foreign = self.device.foreign
         if foreign is None:
             raise InputError("the images lie on a GPU, this engine runs on the CPU; build it with device='cuda'")
         if self.graph.input.channels_last:
             raise InputError("a model with its channels last has its losses on the host; give arrays there")
-        x = view_of(images, foreign, asked.stream, what="the images")
-        self._inputs.check(x.element_type, x.shape)
-        return x, foreign
+        return foreign
 
-    def _stored(self, shape: Shape) -> tuple[DType, ...]:
-        """What targets of images of this shape are made of; of the batches that are computed."""
-        self._inputs.target_shapes(shape)
-        return self._losses.stored((self._inputs.rows(shape[0]), *shape[1:]))
+    def _views(
+        self, kind: LossKind, inputs: Sequence[Any], foreign: ArrayInterop, stream: Stream
+    ) -> Sequence[StridedView]:
+        """Return the arrays of a run on the device, one target for all images repeated. Raises InputError."""
+        x = view_of(inputs[0], foreign, stream, what="the images")
+        self._inputs.check(x.element_type, x.shape)
+        what = "y" if kind == "pair" else "a target"
+        others = [view_of(given, foreign, stream, what=what, waits=stream is None) for given in inputs[1:]]
+        if kind == "loss":
+            return [x, *self._inputs.targets_on_device(others, x.shape)]
+        for other in others:
+            self._inputs.check(other.element_type, other.shape)
+            self._inputs.check_pair(x.shape, other.shape)
+        return [x, *others]
 
     def _check_pending(self) -> None:
         self._require_open()

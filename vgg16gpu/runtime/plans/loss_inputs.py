@@ -12,11 +12,15 @@ from vgg16gpu.compiler.graph.graph import infer_shapes
 from vgg16gpu.compiler.graph.input_size import require_image_size
 from vgg16gpu.compiler.graph.loss import target_graph, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.op_kernels.general.feature_loss import target_elements
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
+from vgg16gpu.program.types import DType
 from vgg16gpu.runtime.arrays import as_array
+from vgg16gpu.runtime.on_device.graph_cache import can_be_read
 from vgg16gpu.runtime.on_device.views import StridedView
-from vgg16gpu.runtime.plans.losses import FeatureComparison
+from vgg16gpu.runtime.plans.losses import FeatureComparison, LossKey, LossKind
+from vgg16gpu.runtime.plans.prepared import ProgramCache
 
 _KEPT: Final = 256  # shapes of images
 
@@ -24,22 +28,39 @@ _KEPT: Final = 256  # shapes of images
 class LossInputs:
     """What images and targets a loss takes. One thread at a time.
 
-    compared: what is compared. batch: the most images that are computed at once.
+    compared: what is compared. batch: the most images that are computed at once. programs: of the loss.
     """
 
-    def __init__(self, compared: FeatureComparison, batch: int) -> None:
+    def __init__(
+        self, compared: FeatureComparison, precision: str, batch: int, programs: ProgramCache[LossKey]
+    ) -> None:
         self._compared, self._graph, self._batch = compared, compared.graph, batch
+        self._programs, self._is_float32 = programs, precision == "fp32"
+        self._readable = tuple(
+            (DType.F32,) if term.kind == "gram" else target_elements(precision) for term in compared.terms
+        )
         self._shapes: dict[Shape, list[Shape]] = {}
+        self._stored: dict[Shape, tuple[DType, ...]] = {}  # what the targets of a term are best made of
 
     def rows(self, count: int) -> int:
         """How many images are computed at once, of so many: as many as the file says, if it says so; one at least."""
         fixed = self._graph.input.shape[0]
         return min(max(count, 1), self._batch) if fixed is None else fixed
 
-    def cut(self, count: int) -> Iterator[slice]:
-        """So many images, as many at once as may be; nothing of none."""
+    def cut(self, count: int) -> Iterator[tuple[int, int]]:
+        """Return (first image, images) of each batch of `count` images; nothing of none."""
         step = self.rows(count)
-        return (slice(first, first + step) for first in range(0, count, step))
+        return ((first, min(step, count - first)) for first in range(0, count, step))
+
+    def arrays(self, kind: LossKind, inputs: Sequence[Any]) -> list[Array]:
+        """Return the arrays of a run on the host, one target for all images repeated. Raises InputError."""
+        x = self.images(inputs[0])
+        if kind == "loss":
+            return [x, *self.targets(inputs[1:], x.shape)]
+        others = list(map(self.images, inputs[1:]))
+        for other in others:
+            self.check_pair(x.shape, other.shape)
+        return [x, *others]
 
     def images(self, images: Any) -> Array:
         """Images on the host as the kernels read them. Raises as `check`."""
@@ -70,7 +91,7 @@ class LossInputs:
 
     def targets(self, targets: Sequence[Any], shape: Shape) -> list[Array]:
         """Targets on the host, those of one image for all images of this shape (N, C, H, W). Raises InputError."""
-        arrays = [as_array(target, "a target", "float32") for target in require_several(targets)]
+        arrays = [as_array(target, "a target", "float32") for target in targets]
         shapes = self.target_shapes(shape)
         self._compared.check_targets([(array.dtype.name, array.shape) for array in arrays], shapes, shape)
         for array, term in zip(arrays, self._compared.terms, strict=True):
@@ -103,6 +124,51 @@ class LossInputs:
                 self._shapes.clear()
             self._shapes[shape] = found
         return found
+
+    def target_elements(self, shape: Shape) -> tuple[DType, ...]:
+        """Return what targets of images of this shape are best made of: a map of what the loss stores its features as.
+
+        Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError, and as `check`.
+        """
+        self.target_shapes(shape)
+        if self._is_float32:
+            return (DType.F32,) * len(self._readable)
+        batch = self.rows(shape[0]), *shape[1:]
+        if batch not in self._stored:
+            if len(self._stored) >= _KEPT:
+                self._stored.clear()
+            _, plan = self._programs.planned(LossKey("loss", batch, gradients=1))
+            elements = {value.name: value.element for value in plan.programs[0].values}
+            features = [self._graph.outputs[term.output] for term in self._compared.terms]
+            self._stored[batch] = tuple(
+                elements[name] if elements.get(name) in readable else DType.F32
+                for name, readable in zip(features, self._readable, strict=True)
+            )
+        return self._stored[batch]
+
+    def readable(self, targets: Sequence[StridedView]) -> tuple[DType, ...] | None:
+        """Return what targets are made of, if the kernels can read all of them where they are; else None."""
+        can_be = all(
+            target.element in elements and can_be_read(target)
+            for target, elements in zip(targets, self._readable, strict=True)
+        )
+        return tuple(target.element for target in targets) if can_be else None
+
+
+def as_map(target: StridedView, shape: Shape) -> StridedView:
+    """Return a target (N, H*W, C) as the map of this shape that it holds; a Gram matrix as it is."""
+    if len(shape) != 4:
+        return target
+    rows, pixels, channels = target.strides
+    strides = (rows, channels, shape[3] * pixels, pixels)
+    return replace(target, shape=(target.shape[0], *shape[1:]), strides=strides)
+
+
+def as_target(array: Array) -> Array:
+    """Return a map (N, C, H, W) as a target (N, H*W, C); a Gram matrix as it is."""
+    if array.ndim != 4:
+        return array
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)).reshape(array.shape[0], -1, array.shape[1])
 
 
 def require_several(targets: Any) -> Sequence[Any]:

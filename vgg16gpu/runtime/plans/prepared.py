@@ -15,7 +15,8 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.placed import PlacedRuns
+from vgg16gpu.runtime.on_device.graph_cache import BoundCall
+from vgg16gpu.runtime.on_device.runner import DeviceRunner
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, NoRoomError, PlanCache
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,13 +46,13 @@ class LoadedProgram(NamedTuple):
     """A program on the device."""
 
     executor: Executor
-    placed: PlacedRuns
-    wanted: ProgramSpec
+    runner: DeviceRunner
+    spec: ProgramSpec
 
     @property
     def is_busy(self) -> bool:
         """Return whether a CUDA graph has runs of it, which may be replayed."""
-        return self.placed.is_captured
+        return self.runner.is_captured
 
     @property
     def nbytes(self) -> int:
@@ -65,24 +66,25 @@ class LoadedProgram(NamedTuple):
 
     def close(self) -> None:
         """Give back what it has on the device."""
+        self.runner.close()
         self.executor.close()
 
 
 def plan_of(
-    wanted: ProgramSpec, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None
+    spec: ProgramSpec, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None
 ) -> CompiledModel:
     """Its plan. samples: as for `ProgramCache`. Raises ModelError."""
-    options = replace(options, given=wanted.given)
+    options = replace(options, given=spec.given)
     if samples is not None:
-        shape = next(iter(wanted.shapes.values()))
+        shape = next(iter(spec.shapes.values()))
         options = replace(options, samples=lambda: samples(shape))
-    return make_plan(wanted.graph, facts, wanted.shapes, options)
+    return make_plan(spec.graph, facts, spec.shapes, options)
 
 
 class ProgramCache(Generic[Key]):
     """Programs by a key. One thread at a time; close it.
 
-    wanted: says what the program of a key is. samples: makes typical inputs of a shape, which fp32 on tensor cores
+    spec_of: says what the program of a key is. samples: makes typical inputs of a shape, which fp32 on tensor cores
     needs; without it that is computed by FFMA. kept: where they are kept, beside others; each keeps to the bound there
     if one was asked for.
     """
@@ -92,10 +94,10 @@ class ProgramCache(Generic[Key]):
         device: Device,
         options: PlanOptions,
         samples: Callable[[Shape], Array] | None,
-        wanted: Callable[[Key], ProgramSpec],
+        spec_of: Callable[[Key], ProgramSpec],
         kept: PlanCache[Hashable, CachedPlan] | None = None,
     ) -> None:
-        self._device, self._options, self._samples, self._wanted = device, options, samples, wanted
+        self._device, self._options, self._samples, self._spec_of = device, options, samples, spec_of
         self._kept: PlanCache[Hashable, CachedPlan] = PlanCache(device) if kept is None else kept
         self._mine = object()  # begins the keys of these among others
         self._rows: dict[Key, int] = {}  # at once, of what there was no room for as a whole
@@ -109,11 +111,16 @@ class ProgramCache(Generic[Key]):
         """The program of a key. Raises ModelError, NoRoomError, DeviceError and KernelError."""
         if kept := self.find(key):
             return kept
-        wanted, plan = self.planned(key)
-        executor = self._kept.load(plan, wanted.what, is_within=True)
-        prepared = LoadedProgram(executor, PlacedRuns(executor), wanted)
+        spec, plan = self.planned(key)
+        executor = self._kept.load(plan, spec.what, is_within=True)
+        prepared = LoadedProgram(executor, DeviceRunner(executor, tuple(spec.shapes)), spec)
         self._kept.keep((self._mine, key), prepared)
         return prepared
+
+    def touch(self, key: Key, call: BoundCall) -> None:
+        """Note that a call of a program which is kept is used once more."""
+        if program := self.find(key):
+            program.runner.touch(call)
 
     def fitting(self, count: int, key: Callable[[int], Key]) -> int:
         """Return how many of `count` images there is room for at once: all, or a half, or a half of that, ...
@@ -140,8 +147,8 @@ class ProgramCache(Generic[Key]):
 
     def planned(self, key: Key) -> tuple[ProgramSpec, CompiledModel]:
         """What the program of a key is, and its plan, which nobody keeps. Raises ModelError."""
-        wanted = self._wanted(key)
-        return wanted, plan_of(wanted, self._device.facts, self._options, self._samples)
+        spec = self._spec_of(key)
+        return spec, plan_of(spec, self._device.facts, self._options, self._samples)
 
     @property
     def second_passes(self) -> int:

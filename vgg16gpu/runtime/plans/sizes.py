@@ -27,7 +27,7 @@ from vgg16gpu.runtime.outputs import OutputRows, joined
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, PlanCache
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.on_device.direct import DirectRuns
+    from vgg16gpu.runtime.on_device.runner import DeviceRunner
     from vgg16gpu.runtime.streaming import Pipeline
 
 
@@ -107,9 +107,9 @@ class ShapeProfile:
         self._in_use: list[Pipeline] = []
 
     @cached_property
-    def direct(self) -> DirectRuns:
-        """The executor's runs on arrays on the device."""
-        return on_device.DirectRuns(self.executor)
+    def runner(self) -> DeviceRunner:
+        """Return what runs the plan on arrays on the device."""
+        return on_device.DeviceRunner(self.executor)
 
     @property
     def program(self) -> LaunchPlan:
