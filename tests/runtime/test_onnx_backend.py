@@ -66,11 +66,11 @@ def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind
     freed = []
 
     class Collecting(Counting):
-        def bind(self, steps, bases):
+        def bind(self, steps, bases, **how):
             before = len(self.used)
             gc.collect()
             freed.append(before - len(self.used))
-            return super().bind(steps, bases)
+            return super().bind(steps, bases, **how)
 
     collecting = Collecting(device)
     monkeypatch.setattr(backend, "_opened", lambda _: collecting)

@@ -34,8 +34,8 @@ class Counting:
         self.used.remove(buffer.ctypes.data)
         self._device.unpin(buffer)
 
-    def bind(self, steps: Any, bases: Any) -> Any:
-        launch = self._device.bind(steps, bases)
+    def bind(self, steps: Any, bases: Any, **how: bool) -> Any:
+        launch = self._device.bind(steps, bases, **how)
         self.bound.add(launch)
         return launch
 

@@ -39,7 +39,7 @@ class HopperOnCpu:
     def build(self, kernels: Iterable[Kernel]) -> None:
         self._device.build([kernel for kernel in kernels if kernel.source not in _SOURCES])
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **_: bool) -> Callable[[], None]:
         runs = [self._run_of(step, bases) for step in steps]
 
         def run() -> None:

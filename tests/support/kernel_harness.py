@@ -278,9 +278,9 @@ class GuardedDevice:
         )
         return memory[GUARD:-GUARD]
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **how: bool) -> Callable[[], None]:
         """As the device does; while the steps run, the sanitizer knows what they may touch."""
-        run = self._device.bind(steps, bases)
+        run = self._device.bind(steps, bases, **how)
         poison = _address_sanitizer()
         if poison is None:
             return run

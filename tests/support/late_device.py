@@ -49,8 +49,8 @@ class LateDevice(CpuDevice):
     def zero(self, address: int, nbytes: int) -> None:
         self._enqueue(Stream.COMPUTE, partial(super().zero, address, nbytes))
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
-        launch = super().bind(steps, bases)
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **how: bool) -> Callable[[], None]:
+        launch = super().bind(steps, bases, **how)
         return lambda: self._enqueue(Stream.COMPUTE, launch)
 
     def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:

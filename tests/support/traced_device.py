@@ -61,7 +61,7 @@ class Traced:
         told = np.frombuffer(bytes.fromhex(self.tags.get(address, "00")), np.uint8)
         target.reshape(-1).view(np.uint8)[:] = np.resize(told, target.nbytes)
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **_: bool) -> Callable[[], None]:
         known = [(step, self._places(step, bases)) for step in steps]
 
         def launch() -> None:

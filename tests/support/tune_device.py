@@ -57,7 +57,7 @@ class TuneDevice:
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
         self._bytes(target, nbytes)[:] = self._bytes(source, nbytes)
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **_: bool) -> Callable[[], None]:
         for step in steps:
             if step.kernel not in self.built:
                 raise KernelError(f"{step.kernel.label} is not built")

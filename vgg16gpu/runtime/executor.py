@@ -191,15 +191,17 @@ class Executor:
         """
         return self._bound[batch, np.dtype(element_type)].port.launch
 
-    def bind(self, steps: Sequence[KernelLaunch], beside: int | None = None) -> Callable[[], None]:
+    def bind(
+        self, steps: Sequence[KernelLaunch], beside: int | None = None, *, as_graph: bool = True
+    ) -> Callable[[], None]:
         """A launcher of some steps of a program, in this order; the plan gives it back when it is closed.
 
-        beside: address of further memory, which the steps know as the arena STAGING.
+        beside: address of further memory, which the steps know as the arena STAGING. as_graph: as for `Device.bind`.
         """
         bases = {**self._bases, Arena.WEIGHTS: self._weights.base}
         if beside is not None:
             bases[Arena.STAGING] = beside
-        return self._kept(self.device.bind(self._weights.located(steps), bases))
+        return self._kept(self.device.bind(self._weights.located(steps), bases, as_graph=as_graph))
 
     def unbind(self, launch: Callable[[], None]) -> None:
         """Give back what `bind` returned before the plan is closed; it must not be under way."""

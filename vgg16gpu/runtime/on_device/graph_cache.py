@@ -99,19 +99,16 @@ Launch: TypeAlias = Callable[[], None]
 class BoundCall:
     """What a call launches: step by step, or as one CUDA graph.
 
-    Attributes: `launches`, in order; none once the call is no longer kept. `used`: when it was used last.
+    Attributes: `launches`: one that does it all; none once the call is no longer kept. `is_whole`: it is one graph,
+    which may be repeated. `used`: when it was used last.
     """
 
-    __slots__ = ("launches", "used")
+    __slots__ = ("is_whole", "launches", "used")
 
-    def __init__(self, launches: tuple[Launch, ...]) -> None:
-        self.launches = launches
+    def __init__(self, launch: Launch) -> None:
+        self.launches: tuple[Launch, ...] = (launch,)
+        self.is_whole = False
         self.used = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether it is one launch, which may be repeated."""
-        return len(self.launches) == 1
 
 
 class GraphCache:
@@ -136,11 +133,10 @@ class GraphCache:
             self._executor.device.build({step.kernel for step in made})
             while len(self._kept) >= KEPT:
                 self._drop(min(self._kept, key=lambda each: self._kept[each].used))
-            launches = tuple(self._executor.bind((step,), beside=0) for step in made)
-            found = self._kept[key, singly] = BoundCall(launches)
-        elif len(found.launches) > 1 and not singly:
+            found = self._kept[key, singly] = BoundCall(self._executor.bind(made, beside=0, as_graph=False))
+        elif not (found.is_whole or singly):
             self._release(found)
-            found.launches = (self._executor.bind(steps(), beside=0),)
+            found.launches, found.is_whole = (self._executor.bind(steps(), beside=0),), True
         self.touch(found)
         return found
 
