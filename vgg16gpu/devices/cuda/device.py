@@ -68,6 +68,8 @@ class CudaDevice:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
         # Also at the end of the interpreter.
         self._finalizer = weakref.finalize(self, DeviceResources.release, self._held)
+        failures: tuple[type[Error], ...] = (DeviceError, KernelError)
+        self._guards = {failure: ContextGuard(self._held, failure) for failure in failures}
         try:
             self.counters = Counters()
             with self._active(DeviceError):
@@ -278,7 +280,7 @@ class CudaDevice:
         self._finalizer()
 
     def _active(self, failure: type[Error]) -> ContextGuard:
-        return ContextGuard(self._held, failure)
+        return self._guards[failure]
 
     def _load(self, kernel: Kernel, unit: CubinUnit, cubin: bytes) -> BuiltKernel:
         held = self._held

@@ -95,23 +95,25 @@ KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same 
 
 Launch: TypeAlias = Callable[[], None]
 
+_turns: Final = itertools.count()
+
 
 class BoundCall:
     """What a call launches: step by step, or as one CUDA graph.
 
-    Attributes: `launches`, in order; none once the call is no longer kept. `used`: when it was used last.
+    Attributes: `launches`, in order; none once the call is no longer kept, and one where it may be repeated. `used`:
+    when it was used last, in turns of all calls.
     """
 
     __slots__ = ("launches", "used")
 
     def __init__(self, launches: tuple[Launch, ...]) -> None:
         self.launches = launches
-        self.used = 0
+        self.used = next(_turns)
 
-    @property
-    def is_whole(self) -> bool:
-        """Return whether it is one launch, which may be repeated."""
-        return len(self.launches) == 1
+    def touch(self) -> None:
+        """Note that the call is used now."""
+        self.used = next(_turns)
 
 
 class GraphCache:
@@ -123,7 +125,6 @@ class GraphCache:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._kept: dict[Hashable, BoundCall] = {}
-        self._turns = itertools.count()
 
     def bound(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> BoundCall:
         """Return the launches of a key; its steps are asked for where they are not bound yet.
@@ -141,12 +142,8 @@ class GraphCache:
         elif len(found.launches) > 1 and not singly:
             self._release(found)
             found.launches = (self._executor.bind(steps(), beside=0),)
-        self.touch(found)
+        found.touch()
         return found
-
-    def touch(self, call: BoundCall) -> None:
-        """Note that a call is used now."""
-        call.used = next(self._turns)
 
     def close(self) -> None:
         """Forget all calls; their launches go with the executor."""

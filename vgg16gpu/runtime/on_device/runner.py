@@ -97,10 +97,6 @@ class DeviceRunner:
             launch()
         return call
 
-    def touch(self, call: BoundCall) -> None:
-        """Note that a call which `enqueue` returned is used once more."""
-        self._graphs.touch(call)
-
     def close(self) -> None:
         """Forget all calls, so that none of them is repeated. Safe to call twice."""
         self._graphs.close()
