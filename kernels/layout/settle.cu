@@ -15,6 +15,7 @@
 //           their own, but where values lie in pairs (`lowest` above 0): NaN spreads otherwise there than in float32, so
 //           with allows_nonfinite such an image counts as lost. Where a second pass follows, what is lost is its affair.
 // Why:      a run that returns at once cannot look; a wrong number must not look like a right one.
+#include "early_start.cuh"
 #include "walk.cuh"
 
 constexpr int THREADS = 256;
@@ -73,9 +74,10 @@ __device__ __forceinline__ void fill(void* out, int n, const int (&form)[RANK]) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-settle(unsigned* __restrict__ found, int* __restrict__ guard, const int* __restrict__ error,
-       const int* __restrict__ status, const float* __restrict__ maxima, void* out0, void* out1, void* out2, void* out3,
-       const Walk walk, int batch, int watched, int first, int allows_nonfinite, int follows, float lowest) {
+settle(unsigned* __restrict__ found, int* __restrict__ guard, const int* error, const int* status, const float* maxima,
+       void* out0, void* out1, void* out2, void* out3, const Walk walk, int batch, int watched, int first,
+       int allows_nonfinite, int follows, float lowest) {
+  wait_for_previous_kernel();
   const int n = blockIdx.y;
   const Words words = {error, status, maxima, batch, watched, allows_nonfinite, lowest};
   if (follows == SECOND_PASS_HERE && n == 0 && blockIdx.x == 0) note_needed(guard, found, words, gridDim.y);

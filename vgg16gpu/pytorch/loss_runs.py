@@ -100,7 +100,7 @@ class LossRuns:
         """
         if self._reduction == "none":
             return losses.clone()
-        is_mean_of_none = self._reduction == "mean" and not len(losses)
+        is_mean_of_none = self._reduction == "mean" and losses.shape[0] == 0
         return losses.mean() if is_mean_of_none else losses.sum()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
@@ -162,7 +162,8 @@ class PerceptualLoss(KernelModule):
         scaling: the number of the normalisation; None: the first.
         """
         scaling = self._scalings.first if scaling is None else scaling
-        images, targets = _given(x, target, style)
+        is_recorded = is_traced()
+        images, targets = _given(x, target, style, require_recorded if is_recorded else require_floats)
         has_gradient = torch.is_grad_enabled()
         wants = [has_gradient and x.requires_grad, images is not None and has_gradient and images.requires_grad]
         is_apart = style is not None or self._has_other_size(x, images)
@@ -170,7 +171,7 @@ class PerceptualLoss(KernelModule):
             return self._by_layers(x, images, style, targets, mask, scaling)
         if is_apart and style is None:  # a program for images and images has them of one size
             images, style = None, images
-        if is_traced():
+        if is_recorded:
             return self._recorded(x, images, style, targets, scaling, wants)
         runs, apply = self._runs(x.device), self._scalings.apply
         if images is not None and style is None:
@@ -375,10 +376,12 @@ def _distance(distance: str, criterion: str | None, reduction: str) -> Any:
 
 
 def _given(
-    x: torch.Tensor, target: torch.Tensor | Sequence[torch.Tensor] | None, style: torch.Tensor | None
+    x: torch.Tensor,
+    target: torch.Tensor | Sequence[torch.Tensor] | None,
+    style: torch.Tensor | None,
+    require: Callable[[object, str], None],
 ) -> tuple[torch.Tensor | None, Targets]:
     """Return the images to compare x with, if there are some, and the kept targets. Raises InputError for others."""
-    require = require_recorded if is_traced() else require_floats
     require(x, "x")
     targets = tuple(target) if isinstance(target, tuple | list) else ()
     _require_no_gradient(targets, style)

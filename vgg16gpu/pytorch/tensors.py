@@ -66,8 +66,13 @@ def view(tensor: torch.Tensor) -> StridedView:
     return StridedView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])
 
 
+_raw_stream: Final[Any] = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without an object for the stream
+
+
 def current_stream(device: torch.device) -> int:
     """The handle of the stream on which torch works there."""
+    if _raw_stream is not None and device.index is not None:
+        return int(_raw_stream(device.index))
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 

@@ -389,8 +389,9 @@ class Engine(Closing):
             foreign, pending = self._require_foreign(), self._require_pending()
             is_captured = asked.checked(foreign, pending)
             view = self._checked_view(on_device.view_of(x, foreign, asked.stream))
-            count, sized = view.shape[0], self._at(view.input_type, view.shape)
-            self._assumed.warn(view.input_type)
+            count, dtype = view.shape[0], view.input_type
+            sized = self._at(dtype, view.shape)
+            self._assumed.warn(dtype)
             sized.is_captured |= is_captured
             targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, pending)
             parts = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +101,93 @@ class WithGradient(ByDlpack):
 def test_what_wants_gradients_is_taken_without_them() -> None:
     x = numbers(2, 3)
     assert view_of(WithGradient(x), FakeForeign()).address == x.ctypes.data
+
+
+class OfTorch:
+    """As a tensor of torch on a card, which is asked by its own attributes; DLPack is what all else goes by."""
+
+    is_cuda = True
+    dtype = "torch.float32"
+    layout = "strided"
+    is_negated = False
+    has_memory = True
+    device = "cuda:1"
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.array, self.by_dlpack, self.card = array, 0, 1
+        self.__dict__.update(changes)
+        self.shape = array.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // 4 for step in self.array.strides)
+
+    def data_ptr(self) -> int:
+        if not self.has_memory:
+            raise RuntimeError("it has no memory of its own")
+        return int(self.array.ctypes.data)
+
+    def is_neg(self) -> bool:
+        return self.is_negated
+
+    def get_device(self) -> int:
+        return self.card
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (interop.CUDA, self.card)
+
+    def __dlpack__(self, *, stream: Any = None) -> object:
+        self.by_dlpack += 1
+        return interop.wrap(np.ascontiguousarray(self.array), self.__dlpack_device__())
+
+
+class ParameterOfTorch(OfTorch):
+    pass
+
+
+class OtherOfTorch(OfTorch):
+    """A class whose numbers may be elsewhere."""
+
+
+@pytest.fixture
+def torch_with_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream={"cuda:1": 0x33}[device]))
+    found = SimpleNamespace(
+        Tensor=OfTorch, nn=SimpleNamespace(Parameter=ParameterOfTorch), strided="strided", cuda=streams
+    )
+    monkeypatch.setitem(sys.modules, "torch", found)
+
+
+@pytest.mark.usefixtures("torch_with_a_card")
+@pytest.mark.parametrize("kind", [OfTorch, ParameterOfTorch])
+def test_a_dense_tensor_of_torch_is_taken_by_its_attributes(kind: Any) -> None:
+    x, foreign = numbers(4, 6)[:, ::2], FakeForeign()
+    tensor = kind(x)
+    assert is_on_device(tensor)
+    view = view_of(tensor, foreign)
+    assert view == StridedView(x.ctypes.data, (4, 3), (6, 2), "float32")
+    assert view.owner is tensor
+    view_of(tensor, foreign, 0x55)
+    view_of(tensor, foreign, 0x55, waits=False)
+    assert (foreign.followed, tensor.by_dlpack) == ([0x33, 0x55], 0)
+    with pytest.raises(InputError, match=r"lies on cuda:2, this engine runs on cuda:1"):
+        view_of(kind(x, card=2), foreign)
+
+
+@pytest.mark.usefixtures("torch_with_a_card")
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        OtherOfTorch(numbers(4, 6)),
+        OfTorch(numbers(4, 6), layout="sparse"),
+        OfTorch(numbers(4, 6), is_negated=True),
+        OfTorch(numbers(4, 6), dtype="torch.float64"),
+        OfTorch(numbers(4, 6), has_memory=False),
+    ],
+    ids=["another class", "sparse", "of negated numbers", "float64", "without memory"],
+)
+def test_any_other_tensor_of_torch_is_taken_by_dlpack(tensor: Any) -> None:
+    view = view_of(tensor, FakeForeign())
+    assert (view.shape, tensor.by_dlpack) == ((4, 6), 1)
 
 
 # ---- What is waited for

@@ -51,4 +51,4 @@ def test_an_engine_runs_what_is_cheapest_and_gives_every_row():
         assert RUN < found[1] < found[8]
         engine._last.costs = linear(0.5, 1, 2, 4, 8)
         np.testing.assert_array_equal(engine.run(x[:5]), one.run(x[:5]))
-        assert engine._last.covers[5] == (4, 1)
+        assert engine._last.batches(5) == ((0, 4), (4, 1))

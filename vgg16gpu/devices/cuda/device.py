@@ -70,6 +70,8 @@ class CudaDevice:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
         # Also at the end of the interpreter.
         self._finalizer = weakref.finalize(self, DeviceResources.release, self._held)
+        failures: tuple[type[Error], ...] = (DeviceError, KernelError)
+        self._guards = {failure: ContextGuard(self._held, failure) for failure in failures}
         try:
             self.counters = Counters()
             with self._active(DeviceError):
@@ -137,7 +139,7 @@ class CudaDevice:
             launches = [self._resolve(step, bases) for step in steps]
             sequence = LaunchSequence(held.driver, self._bindings, held.stream, launches)
             if any(step.guard for step in steps) and _DECIDE in held.kernels:
-                sequence.branch, sequence.decide = held.branch, self._function(_DECIDE).prepare(["Q", "Q"])
+                sequence.branch, sequence.decide = held.branch, self._deciding()
             if self._bindings is not None and as_graph and len(steps) > 1:
                 sequence.make_graph()
             held.sequences.add(sequence)
@@ -294,7 +296,7 @@ class CudaDevice:
         self._finalizer()
 
     def _active(self, failure: type[Error]) -> ContextGuard:
-        return ContextGuard(self._held, failure)
+        return self._guards[failure]
 
     def _load(self, kernel: Kernel, unit: CubinUnit, cubin: bytes) -> BuiltKernel:
         held = self._held
@@ -334,15 +336,22 @@ class CudaDevice:
             attribute = self._held.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             built.shared_limit = max(built.shared_limit, int(step.shared))  # other steps may take more
             function.set_attribute(attribute, built.shared_limit)
-        return resolve(step, function, built, bases, self._bindings)
+        launch = resolve(step, function, built, bases, self._bindings)
+        return launch if self.facts.compute_capability >= EARLY_STARTS else replace(launch, programmatic=False)
+
+    def _deciding(self) -> CudaLaunch:
+        """The launch of decide.cu, whose arguments are those of each conditional node."""
+        function = self._function(_DECIDE)
+        function.prepare(["Q", "Q"])
+        is_early = self.facts.compute_capability >= EARLY_STARTS
+        return CudaLaunch(_DECIDE.label, function, (1, 1, 1), (1, 1, 1), (), 0, 0, is_early)
 
     def _copy(self, transfer: Transfer, *, inwards: bool) -> CudaLaunch:
         """The kernel that makes a copy, early: pinned memory of the host has an address on the device, the same."""
         here, there = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.STAGING, 0)
         out, inp = (here, there) if inwards else (there, here)
         bases = {here.arena: transfer.address, there.arena: host_address(transfer.host)}
-        is_early = self.facts.compute_capability >= EARLY_STARTS
-        step = replace(transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS), programmatic=is_early)
+        step = replace(transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS), programmatic=True)
         return self._resolve(step, bases)
 
     def _allocate(self, nbytes: int) -> int:

@@ -108,11 +108,12 @@ class CudaInterop:
         self._held = held
         self._counters = counters
         self._bindings = bindings  # cuda.bindings.driver, for CUDA graphs
+        self._guard = ContextGuard(held, DeviceError)
 
     @property
     def stream(self) -> int:
         """The handle of the compute stream. Raises DeviceError once the device is closed."""
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             return int(self._held.stream.handle)
 
     def card_of(self, address: int) -> int | None:
@@ -123,24 +124,24 @@ class CudaInterop:
 
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             _wait_for(stream, self._held.stream.handle)
 
     def lead(self, stream: int) -> None:
         """Hold back what will be enqueued on this foreign stream until all on the compute stream now is done."""
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             _wait_for(self._held.stream.handle, stream)
 
     def captures(self, stream: int) -> bool:
         """Return whether what is enqueued on this foreign stream now goes into a CUDA graph."""
         status = ctypes.c_int()
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             _call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
         return status.value != _NOT_CAPTURING
 
     def open_stream(self) -> int:
         """The handle of a further stream, which waits for no other one; there as long as the device is open."""
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             return self._held.open_stream()
 
     def finish(self, stream: int) -> None:
@@ -153,7 +154,7 @@ class CudaInterop:
 
     def used_nbytes(self) -> int:
         """Bytes of the card's memory that are taken, by whomever."""
-        with ContextGuard(self._held, DeviceError):
+        with self._guard:
             free, total = self._held.driver.mem_get_info()
         return int(total - free)
 
@@ -165,7 +166,7 @@ class CudaInterop:
     @contextmanager
     def current(self) -> Iterator[None]:
         """What another library is called in: the context of this card is current inside, and closing waits for it."""
-        with self._held.guests.inside(), ContextGuard(self._held, DeviceError):
+        with self._held.guests.inside(), self._guard:
             yield
 
     def capture(self, work: Callable[[], None]) -> CapturedWork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -91,7 +91,7 @@ class LaunchSequence:
     download: Transfer | None = None
     graph: CudaGraph | None = None
     branch: Any = None  # a stream that captures what conditional nodes hold, where there are such
-    decide: Any = None  # the kernel decide.cu, prepared, likewise
+    decide: CudaLaunch | None = None  # of decide.cu, without arguments, likewise
 
     def make_graph(self) -> None:
         """From now on `launch` is one call: needs `bindings`. Raises KernelError, naming the step that is refused."""
@@ -135,7 +135,8 @@ class LaunchSequence:
 
     def _decide(self, guard: int, condition: int) -> None:
         """Enqueue what sets a condition, by its handle, where the word at an address is not 0."""
-        self.decide.prepared_async_call((1, 1, 1), (1, 1, 1), self.stream, condition, guard)
+        assert self.decide is not None
+        self._enqueue_on(self.stream, [replace(self.decide, arguments=(condition, guard))])
 
     def clear(self) -> None:
         """Let go of everything that belongs to the context."""

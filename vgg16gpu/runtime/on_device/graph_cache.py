@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from vgg16gpu.compiler.op_kernels.layout.give import give
-from vgg16gpu.program.launch import Argument, KernelLaunch, LaunchPlan, TmaDescriptor
+from vgg16gpu.program.launch import Argument, InputEntry, KernelLaunch, LaunchPlan, TmaDescriptor
 from vgg16gpu.program.types import Arena, Pointer, TensorDesc, TensorFormat
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.views import StridedView
@@ -18,9 +18,9 @@ _VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and t
 
 @dataclass(frozen=True)
 class BufferBinding:
-    """A value that lies somewhere else for one call."""
+    """What has its place in an arena, `value`, and lies somewhere else for one call."""
 
-    value: TensorDesc
+    value: TensorDesc | InputEntry
     address: int
 
     def place(self, pointer: Pointer) -> Pointer | None:
@@ -49,21 +49,26 @@ def can_be_read(array: StridedView) -> bool:
     return array.address % _VECTOR_NBYTES == 0 and all(dim <= 1 or stride == wanted for dim, stride, wanted in pairs)
 
 
-def output_moves(program: LaunchPlan, targets: Sequence[StridedView]) -> Iterator[BufferBinding]:
-    """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
+def output_moves(program: LaunchPlan, targets: Sequence[StridedView]) -> dict[str, BufferBinding]:
+    """Return, by name, the outputs that their ops can write to the caller's memory.
+
+    They are stored in the form that is wanted, and have a row there for every row.
+    """
+    moves: dict[str, BufferBinding] = {}
     taken = {program.input.name, *(other.name for other in program.others)}
     for stored, y, target in zip(program.stored_outputs, program.outputs, targets, strict=True):
         if stored.name not in taken and target.shape == y.shape and _holds(target, stored):
             taken.add(stored.name)
-            yield BufferBinding(stored, target.address)
+            moves[stored.name] = BufferBinding(stored, target.address)
+    return moves
 
 
 def gives(
-    program: LaunchPlan, targets: Sequence[StridedView], moves: Sequence[BufferBinding], images: Sequence[int | None]
+    program: LaunchPlan, targets: Sequence[StridedView], moves: Iterable[str], images: Sequence[int | None]
 ) -> list[KernelLaunch]:
     """Launches that bring the other outputs to their targets: so many images of each, or (None) all of it."""
     steps = []
-    there = {move.value.name for move in moves}
+    there = set(moves)
     for stored, target, count in zip(program.stored_outputs, targets, images, strict=True):
         if stored.name not in there:
             steps.append(give(stored, form_of(target), absolute(target.address), count))
@@ -95,12 +100,14 @@ KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same 
 
 Launch: TypeAlias = Callable[[], None]
 
+_turns: Final = itertools.count()
+
 
 class BoundCall:
     """What a call launches: step by step, or as one CUDA graph.
 
     Attributes: `launches`: one that does it all; none once the call is no longer kept. `is_whole`: it is one graph,
-    which may be repeated. `used`: when it was used last.
+    which may be repeated. `used`: when it was used last, in turns of all calls.
     """
 
     __slots__ = ("is_whole", "launches", "used")
@@ -108,7 +115,11 @@ class BoundCall:
     def __init__(self, launch: Launch) -> None:
         self.launches: tuple[Launch, ...] = (launch,)
         self.is_whole = False
-        self.used = 0
+        self.used = next(_turns)
+
+    def touch(self) -> None:
+        """Note that the call is used now."""
+        self.used = next(_turns)
 
 
 class GraphCache:
@@ -120,7 +131,6 @@ class GraphCache:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._kept: dict[Hashable, BoundCall] = {}
-        self._turns = itertools.count()
 
     def bound(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> BoundCall:
         """Return the launches of a key; its steps are asked for where they are not bound yet.
@@ -137,12 +147,8 @@ class GraphCache:
         elif not (found.is_whole or singly):
             self._release(found)
             found.launches, found.is_whole = (self._executor.bind(steps(), beside=0),), True
-        self.touch(found)
+        found.touch()
         return found
-
-    def touch(self, call: BoundCall) -> None:
-        """Note that a call is used now."""
-        call.used = next(self._turns)
 
     def close(self) -> None:
         """Forget all calls; their launches go with the executor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,9 +11,9 @@ import numpy as np
 
 from vgg16gpu.compiler.op_kernels.guard import guarded
 from vgg16gpu.compiler.op_kernels.layout.settle import RunOutput, settle
-from vgg16gpu.compiler.op_kernels.layout.take import take
+from vgg16gpu.compiler.op_kernels.layout.take import clear, take
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
-from vgg16gpu.program.launch import KernelLaunch, LaunchPlan
+from vgg16gpu.program.launch import InputEntry, KernelLaunch, LaunchPlan
 from vgg16gpu.program.types import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.graph_cache import (
@@ -20,6 +21,7 @@ from vgg16gpu.runtime.on_device.graph_cache import (
     BufferBinding,
     GraphCache,
     absolute,
+    can_be_read,
     form_of,
     gives,
     output_moves,
@@ -96,10 +98,6 @@ class DeviceRunner:
         for launch in call.launches:
             launch()
         return call
-
-    def touch(self, call: BoundCall) -> None:
-        """Note that a call which `enqueue` returned is used once more."""
-        self._graphs.touch(call)
 
     def close(self) -> None:
         """Forget all calls, so that none of them is repeated. Safe to call twice."""
@@ -199,17 +197,32 @@ class DeviceRunner:
         given = {value.name: value for value in program.given}
         places = {value.name: (value.pointer, value.pointer.offset + value.nbytes) for value in program.others}
         places[program.input.name] = entry.pointer, program.control.end
-        steps = []
+        steps, entry_steps = [], entry.steps
         for name, view in views.items():
-            if name not in given:
-                place, end = places[name]
-                source = absolute(view.address)
-                steps.append(take(source, view.element, view.shape, view.strides, place, Pointer(place.arena, end)))
-        moves = list(output_moves(program, targets)) if in_place and not self._plan.keeps_values else []
+            if name in given:
+                continue
+            place, end = places[name]
+            behind = Pointer(place.arena, end)
+            if name == program.input.name and not self._plan.keeps_values and _is_entry(view, entry):
+                steps.append(clear(Pointer(place.arena, place.offset + entry.nbytes), behind))
+                entry_steps = tuple(rebind(step, [BufferBinding(entry, view.address)]) for step in entry.steps)
+            else:
+                steps.append(take(absolute(view.address), view.element, view.shape, view.strides, place, behind))
+        moves = output_moves(program, targets) if in_place and not self._plan.keeps_values else {}
         counts = [None if program.is_whole(y) or len(y.shape) == 1 else inputs[0].shape[0] for y in program.outputs]
-        steps += [*entry.steps, *program.steps, *gives(program, targets, moves, counts)]
-        bindings = [*moves, *(BufferBinding(value, views[name].address) for name, value in given.items())]
+        steps += [*entry_steps, *program.steps, *gives(program, targets, moves, counts)]
+        bindings = [*moves.values(), *(BufferBinding(value, views[name].address) for name, value in given.items())]
         return [rebind(step, bindings) for step in steps]
+
+
+def _is_entry(view: StridedView, entry: InputEntry) -> bool:
+    """Return whether the steps that take an input in can read an array as if the host had written it to the device.
+
+    No other steps may read the input, whose memory other values have later.
+    """
+    nbytes = math.prod(view.shape) * view.element.nbytes
+    is_host_type = view.element_type == view.input_type.name
+    return bool(entry.steps) and is_host_type and nbytes == entry.nbytes and can_be_read(view)
 
 
 def _key(run: Hashable, inputs: Sequence[StridedView], targets: Sequence[StridedView]) -> Hashable:

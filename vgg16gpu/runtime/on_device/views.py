@@ -6,6 +6,7 @@ https://data-apis.org/array-api/latest/API_specification/generated/array_api.arr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,6 +31,7 @@ ELEMENTS: Final = {
     "bfloat16": DType.BF16,
     "uint8": DType.U8,
 }  # what kernels read
+_INPUT_TYPES: Final = {name: np.dtype("uint8" if name == "uint8" else "float32") for name in ELEMENTS}
 _NO_SYNCHRONISATION: Final = -1
 _PROBLEMS = (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError)  # of those who make arrays
 
@@ -58,7 +60,7 @@ class StridedView:
     @property
     def input_type(self) -> np.dtype[Any]:
         """What it is for a model: every float of 16 bits is a float32."""
-        return np.dtype("float32" if self.element_type in ("float16", "bfloat16") else self.element_type)
+        return _INPUT_TYPES.get(self.element_type) or np.dtype(self.element_type)
 
     @property
     def element(self) -> DType:
@@ -111,7 +113,7 @@ def _pitch(shape: Shape, strides: tuple[int, ...]) -> int | None:
 
 def lies_on_device(x: object) -> bool:
     """Return whether something that is no array of numpy is an array on a GPU."""
-    if isinstance(x, StridedView):
+    if isinstance(x, StridedView) or getattr(x, "is_cuda", False) is True:  # torch's tensors say so at once
         return True
     if hasattr(x, "__dlpack_device__"):
         return _dlpack_card(x) is not None
@@ -133,6 +135,11 @@ def view_of(
         if handle is not None and waits:
             foreign.follow(handle)
         return x
+    if (view := _of_torch(x)) is not None:
+        _require_card(x.get_device(), foreign, what)
+        if waits:
+            foreign.follow(_torch_stream(x) if handle is None else handle)
+        return view
     if getattr(x, "requires_grad", False) is True:
         x = x.detach()  # torch hands out nothing that wants gradients
     has_dlpack = hasattr(x, "__dlpack_device__")
@@ -159,6 +166,8 @@ def stream_handle(stream: Stream) -> int:
 
     Raises InputError for anything else.
     """
+    if type(stream) is int:
+        return stream
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
     try:
@@ -167,6 +176,26 @@ def stream_handle(stream: Stream) -> int:
         raise InputError(
             f"stream {shown(stream)} is none; give its handle, or an object of torch, CuPy or cuda.core"
         ) from error
+
+
+def _of_torch(x: Any) -> StridedView | None:
+    """Return a dense tensor of torch on a GPU as DLPack has it, in a small part of the time; None for anything else."""
+    if getattr(x, "is_cuda", False) is not True or (torch := sys.modules.get("torch")) is None:
+        return None
+    if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided or x.is_neg():
+        return None
+    element_type = str(x.dtype).removeprefix("torch.")
+    if element_type not in ELEMENTS:
+        return None
+    try:
+        return StridedView(x.data_ptr(), tuple(x.shape), x.stride(), element_type, owner=x)
+    except RuntimeError:  # one that stands for others, inside of a transform
+        return None
+
+
+def _torch_stream(x: Any) -> int:
+    """Return the handle of the stream on which torch works on the card of a tensor."""
+    return int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
 
 
 def _by_dlpack(x: Any, stream: int) -> StridedView:

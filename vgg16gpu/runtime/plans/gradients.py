@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from vgg16gpu.runtime.outputs import check_flags
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, PlanCache
 from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec, plan_of
 
+_KEPT: Final = 256  # shapes of batches
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
 
 
@@ -73,6 +75,7 @@ class Gradients:
         """samples, kept: as for `ProgramCache`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph = graph
+        self._output_shapes = lru_cache(maxsize=_KEPT)(partial(_output_shapes, graph))
         self._programs: ProgramCache[Shape] = ProgramCache(
             device, options, samples, lambda shape: _spec(graph, shape, precision), kept
         )
@@ -93,8 +96,7 @@ class Gradients:
         if x.dtype != np.float32:
             raise InputError("x is uint8, whole numbers without a gradient; give float32, normalised")
         numbers = np.asarray(x, np.float32)
-        shapes = infer_shapes(self._graph, x.shape)
-        given = _checked(cotangents, [shapes[name] for name in self._graph.outputs], self._graph.outputs)
+        given = _checked(cotangents, self._output_shapes(x.shape), self._graph.outputs)
         parts = [
             self._run(batch, numbers[first : first + batch], [y[first : first + batch] for y in given])
             for first, batch in self._cut(len(x), x.shape[1:], runs)
@@ -115,12 +117,8 @@ class Gradients:
 
         verdict, singly: for one that nobody waits for, as for `DeviceRunner.enqueue`.
         """
-        shapes = infer_shapes(self._graph, x.shape)
-        _check_shapes(
-            [(y.element_type, y.shape) for y in cotangents],
-            [shapes[name] for name in self._graph.outputs],
-            self._graph.outputs,
-        )
+        types = [(y.element_type, y.shape) for y in cotangents]
+        _check_shapes(types, self._output_shapes(x.shape), self._graph.outputs)
         for first, batch in self._cut(x.shape[0], x.shape[1:], runs):
             prepared = self._programs.at((batch, *x.shape[1:]))
             arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
@@ -160,6 +158,12 @@ class Gradients:
         filled = {name: _filled(arrays[name], batch) for name in prepared.spec.shapes}
         (found,) = prepared.executor.run_once(filled, len(x))
         return found[: len(x)]
+
+
+def _output_shapes(graph: Graph, shape: Shape) -> list[Shape]:
+    """Return the shape of each output for a batch of this shape."""
+    shapes = infer_shapes(graph, shape)
+    return [shapes[name] for name in graph.outputs]
 
 
 def _spec(graph: Graph, shape: Shape, precision: str) -> ProgramSpec:

@@ -294,14 +294,16 @@ class LossEngine(Closing):
         with self._lock:
             self._require_open()
             foreign, pending, handle = self.device.foreign, self._pending, stream_handle(stream)
-            if foreign is None or pending is None or not all(call.is_whole for _, call in enqueued):
+            if foreign is None or pending is None or foreign.captures(handle):
                 return False
-            if foreign.captures(handle):
-                return False
+            for _, call in enqueued:
+                if not (call.is_whole and call.launches):
+                    return False
             pending.begin()
             foreign.follow(handle)
             for key, call in enqueued:
-                self._programs.touch(key, call)
+                self._programs.touch(key)
+                call.touch()
                 call.launches[0]()
             foreign.lead(handle)
         return True

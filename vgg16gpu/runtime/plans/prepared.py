@@ -15,7 +15,6 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.program.types import DeviceFacts, DType
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.graph_cache import BoundCall
 from vgg16gpu.runtime.on_device.runner import DeviceRunner
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, NoRoomError, PlanCache
 
@@ -101,9 +100,11 @@ class ProgramCache(Generic[Key]):
         self._kept: PlanCache[Hashable, CachedPlan] = PlanCache(device) if kept is None else kept
         self._mine = object()  # begins the keys of these among others
         self._rows: dict[Key, int] = {}  # at once, of what there was no room for as a whole
+        self._last: Key | None = None  # the key that was asked for last
 
     def find(self, key: Key) -> LoadedProgram | None:
         """The program of a key, if it is kept."""
+        self._last = key
         found = self._kept.find((self._mine, key))
         return found if isinstance(found, LoadedProgram) else None
 
@@ -117,10 +118,10 @@ class ProgramCache(Generic[Key]):
         self._kept.keep((self._mine, key), prepared)
         return prepared
 
-    def touch(self, key: Key, call: BoundCall) -> None:
-        """Note that a call of a program which is kept is used once more."""
-        if program := self.find(key):
-            program.runner.touch(call)
+    def touch(self, key: Key) -> None:
+        """Note that the program of a key is used, where another one of these was before."""
+        if key is not self._last:
+            self.find(key)
 
     def fitting(self, count: int, key: Callable[[int], Key]) -> int:
         """Return how many of `count` images there is room for at once: all, or a half, or a half of that, ...

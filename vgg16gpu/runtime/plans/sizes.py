@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -88,8 +89,7 @@ class ShapeProfile:
 
     Attributes: `plan`; `executor`; `form`: what inputs of this size must be;
     `sizes`: of batches, smallest first; `whole`: shapes of outputs that have no row for each image, by their number;
-    `costs`, `covers`: of batch sizes, and which of them a number of images is run in; `is_captured`: a CUDA graph has
-    runs of it, which may be replayed at any time.
+    `costs`: of batch sizes; `is_captured`: a CUDA graph has runs of it, which may be replayed at any time.
     """
 
     def __init__(self, given: GraphInput, plan: CompiledModel, precision: str, executor: Executor) -> None:
@@ -100,7 +100,7 @@ class ShapeProfile:
         # Only at batch 1, as larger batches of such a model are refused.
         self.whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
         self.costs = costs(plan, precision)
-        self.covers: dict[int, tuple[int, ...]] = {}
+        self._runs: dict[int, tuple[tuple[int, int], ...]] = {}  # by the number of images
         self.is_captured = False
         self._idle: dict[tuple[str, int, bool], list[Pipeline]] = {}  # by element type, largest batch, is_direct
         self._pipelines: list[Pipeline] = []  # all
@@ -146,14 +146,13 @@ class ShapeProfile:
         """What a run of so many images gives."""
         return [self.whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
 
-    def batches(self, count: int) -> Iterator[tuple[int, int]]:
-        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
-        if count not in self.covers:
-            self.covers[count] = cover(count, self.costs)
-        first = 0
-        for batch in self.covers[count]:
-            yield first, batch
-            first += batch
+    def batches(self, count: int) -> tuple[tuple[int, int], ...]:
+        """Return (first image, batch size) of the runs that take the least time by the plan's estimate."""
+        found = self._runs.get(count)
+        if found is None:
+            sizes = cover(count, self.costs)
+            found = self._runs[count] = tuple(zip(itertools.accumulate(sizes, initial=0), sizes, strict=False))
+        return found
 
     def smallest(self, count: int) -> int:
         """The smallest batch size that holds so many images."""

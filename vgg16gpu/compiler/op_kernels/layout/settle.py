@@ -84,6 +84,7 @@ def _step(
             Scalar(control.lowest, "f"),
         ),
         label="verdict",
+        programmatic=True,
     )
 
 

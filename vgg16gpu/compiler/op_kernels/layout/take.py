@@ -37,6 +37,18 @@ def take(
     )
 
 
+def clear(place: Pointer, end: Pointer) -> KernelLaunch:
+    """Zeros from `place` to `end`: for images that need not be taken."""
+    zeros = end.offset - place.offset
+    return KernelLaunch(
+        kernel=Kernel(SOURCE, "take_dense", (("ELEMENT", DType.F32.number),)),
+        grid=Dim3(max(1, min(MAX_BLOCKS, ceil_div(zeros, BLOCK)))),
+        block=Dim3(BLOCK),
+        arguments=(place, place, place, *scalars(0, 0, zeros)),
+        label="control words",
+    )
+
+
 def _joined(shape: Shape, strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same elements in the same order, described by as few dimensions as will do."""
     found: list[tuple[int, int]] = []
