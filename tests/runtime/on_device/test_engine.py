@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,43 @@ def test_the_same_bits_as_from_the_host(device: Device, model: Path, precision: 
             check_same(engine, x, Placed(engine.device, x))
         check_same(engine, x, {"input": Placed(engine.device, x, shift=1 if element_type == "uint8" else 4)})
         check_same(engine, x, Placed(engine.device, x), stream=1)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "count", "shift", "is_copied"),
+    [
+        ("float32", 4, 0, False),
+        ("uint8", 4, 0, False),
+        ("float32", 3, 0, True),  # zeros have to be behind them
+        ("float32", 4, 4, True),  # not at an address that kernels read vectors from
+    ],
+)
+def test_images_are_read_where_they_are(
+    device: Device,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    element_type: str,
+    count: int,
+    shift: int,
+    *,
+    is_copied: bool,
+) -> None:
+    with opened(model, device, batch=4) as engine:
+        x, bound, bind = inputs(element_type, count), list[str](), engine.device.bind
+
+        def recording(steps: Any, bases: Any, **how: bool) -> Any:
+            bound.extend(step.label for step in steps)
+            return bind(steps, bases, **how)
+
+        monkeypatch.setattr(engine.device, "bind", recording)
+        given = Placed(engine.device, x, shift=shift)
+        check_same(engine, x, given)
+        assert ("images from an array" in bound) is is_copied
+        assert ("control words" in bound) is not is_copied
+        found = np.empty_like(x)
+        engine.device.copy_out(found, given.__cuda_array_interface__["data"][0])
+        engine.device.synchronize()
+        assert np.array_equal(found, x)
 
 
 def test_a_stream_takes_arrays_from_both_places_in_their_order(device: Device, model: Path) -> None:
