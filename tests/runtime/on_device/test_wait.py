@@ -87,7 +87,6 @@ def test_a_loop_binds_nothing(
 
         loop(6)  # the first time step by step, the second as one
         bound: list[int] = []
-        bind = engine.device.bind
         monkeypatch.setattr(engine.device, "bind", lambda steps, *_, **__: bound.append(len(steps)))
         before = engine.counters
         loop(1)
