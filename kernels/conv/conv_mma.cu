@@ -22,6 +22,7 @@
 //           paired OUT_ELEMENT, maxima written for OUT_ELEMENT 1 and 3: else any pointer will do. uint8 and int8:
 //           rint(v * out_scale), saturated.
 // Why:      the tensor-core convolution of every card since Turing, for every layer, and of the CPU.
+#include "early_start.cuh"
 #include "implicit_gemm.cuh"
 #include "mma_pairs.cuh"
 
@@ -292,6 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) conv_mma(
   Fetcher fetcher{s, WeightFetcher(weight, oc0, OC, 0, k_nbytes, k_nbytes),
                   PixelFetcher(s, static_cast<const char*>(inp), column0)};
   Product product;
+  wait_for_previous_kernel();
   for_each_stage<STAGES, STAGE_NBYTES>(shared, (k_nbytes + K_NBYTES - 1) / K_NBYTES, fetcher, [&](const char* stage) {
     product.add(stage + warp_oc * K_NBYTES, stage + WEIGHT_NBYTES + warp_px * K_NBYTES);
   });

@@ -26,6 +26,7 @@
 // Why:      conv_mma fetches each pixel nine times, and its warps wait for each other at every stage: 10.2 ms for the
 //           twelve layers of 128 images in float16 on an H200, 8.5 here. docs/performance.md says what each step gave.
 //           Of pairs a chunk is as many bytes, so that halos, slots and barriers are those of float16.
+#include "early_start.cuh"
 #include "mma_pairs.cuh"
 #include "slots.cuh"
 
@@ -377,6 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) conv_mma_3x3(
   ProductOf<IS_PAIR>::Pixels pixels(tile, static_cast<const char*>(inp));
   ProductOf<IS_PAIR>::Weights rows(tile, static_cast<const char*>(weight), OC);
   const int own = threadIdx.x % (PIECES / PLANES) * 16;  // bytes of a chunk before those that the thread fetches
+  wait_for_previous_kernel();
   UNROLL
   for (int l = 0; l < HALO_LOADS; l++) pixels.fetch(l, shared, own < tile.channels);
   pixels.advance();

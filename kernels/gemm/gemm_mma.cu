@@ -18,6 +18,7 @@
 // Edges:    any N, OUT; outputs OUT..pitch-1 of out are stored as zero. dequant is read for 8-bit ELEMENT alone,
 //           out_scale for 8-bit OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do.
 // Why:      fully connected layers at batch 2 and up: each weight is read once for up to 128 images.
+#include "early_start.cuh"
 #include "mma.cuh"
 
 #ifndef TILE_OUT
@@ -92,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_mma(void*
 
   Fetcher fetcher{{weight, o0, OUT, k0, k_end, pitch}, {inp, n0, N, k0, k_end, pitch}};
   Product product;
+  wait_for_previous_kernel();
   for_each_stage<STAGES, STAGE_NBYTES>(shared, (k_end - k0 + K_NBYTES - 1) / K_NBYTES, fetcher, [&](const char* stage) {
     product.add(stage + warp_o * K_NBYTES, stage + WEIGHT_NBYTES + warp_n * K_NBYTES);
   });

@@ -19,6 +19,7 @@
 //           OUT_ELEMENT 3: else any pointer will do.
 // Why:      gemm_splitk, which computes images that are out of range, reads the same float32 weights: two copies of a
 //           VGG's fully connected layers would be a gigabyte.
+#include "early_start.cuh"
 #include "mma_pairs.cuh"
 
 #ifndef TILE_OUT
@@ -160,6 +161,7 @@ gemm_mma_pairs(float* __restrict__ partial, const void* __restrict__ inp, const 
   Product product;
   UNROLL
   for (int v = 0; v < OUTPUTS; v++) product.scale[v / 2][v % 2] = o + v < OUT ? row_scale[o + v] : 0.0f;
+  wait_for_previous_kernel();
   for_each_stage<STAGES, STAGE_NBYTES>(shared, (k_end - k0 + K_NBYTES - 1) / K_NBYTES, fetcher, [&](const char* stage) {
     product.add_stage(stage + warp_o * K_NBYTES, stage + WEIGHT_NBYTES + warp_n * K_NBYTES);
   });

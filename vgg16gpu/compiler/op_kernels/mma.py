@@ -10,13 +10,15 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.op_kernels.activation import CLIPS
 from vgg16gpu.compiler.op_kernels.base import OpContext, WeightPacker, ceil_div
+from vgg16gpu.compiler.op_kernels.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.program.launch import Dim3, Kernel
-from vgg16gpu.program.types import DType, Pointer
+from vgg16gpu.program.types import DeviceFacts, DType, Pointer
 
 CONV_SOURCE = "conv_mma.cu"
 GEMM_SOURCE = "gemm_mma.cu"
 FINISH_THREADS = 256  # of gemm_mma_finish
 
+FIRST_WITH_EARLY_STARTS: Final = (9, 0)  # compute capability with programmatic dependent launches
 PIECE_NBYTES = 16  # a pixel's channels, and a row of a matrix, are a whole number of these
 OPERANDS: Final = (DType.F16, DType.BF16, DType.U8, DType.S8)  # what these kernels read
 
@@ -25,6 +27,11 @@ OPERANDS: Final = (DType.F16, DType.BF16, DType.U8, DType.S8)  # what these kern
 MIN_PART_NBYTES = 1024
 MAX_PARTS = 8
 PART_ALIGNMENT = 128  # bytes; whole stages of every tile
+
+
+def starts_early(facts: DeviceFacts, images: int) -> bool:
+    """Return whether a launch may start before the one before it has ended: where the device can, and it pays."""
+    return facts.compute_capability >= FIRST_WITH_EARLY_STARTS and images <= PROGRAMMATIC_BATCH
 
 
 class AnyTile(Protocol):

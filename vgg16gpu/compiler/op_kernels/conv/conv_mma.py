@@ -31,6 +31,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     conv_time,
     estimated_time,
     output_dtype,
+    starts_early,
     supports,
     with_finish,
     x_element,
@@ -92,6 +93,7 @@ def steps(
             nbytes=x.nbytes + y.nbytes + x.element.nbytes * x.element.planes * op.weight.size,
             names=op.names,
             label=label(op),
+            programmatic=starts_early(layer.facts, x.shape[0]),
         ),
     )
 

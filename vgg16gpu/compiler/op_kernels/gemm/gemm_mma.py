@@ -20,6 +20,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     gemm_parts,
     gemm_workspace_nbytes,
     output_dtype,
+    starts_early,
     supports,
     with_finish,
     x_element,
@@ -67,6 +68,7 @@ def steps(
             nbytes=x.nbytes + x.element.nbytes * op.weight.size,
             names=op.names,
             label=label,
+            programmatic=starts_early(layer.facts, batch),
         ),
         finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
     )

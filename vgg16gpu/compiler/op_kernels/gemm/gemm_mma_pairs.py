@@ -19,6 +19,7 @@ from vgg16gpu.compiler.op_kernels.mma import (
     gemm_grid,
     gemm_parts,
     gemm_workspace_nbytes,
+    starts_early,
 )
 from vgg16gpu.compiler.op_kernels.mma_pairs import is_wide, output_dtype, stores_pairs
 from vgg16gpu.program.launch import Dim3, Kernel, KernelLaunch
@@ -118,6 +119,7 @@ def steps(
             nbytes=x.nbytes + DType.F32.nbytes * op.weight.size,
             names=op.names,
             label=label,
+            programmatic=starts_early(layer.facts, batch),
         ),
         finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
     )
