@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -47,31 +47,39 @@ class LossRuns:
         """
         x = inputs[0] if inputs[0] is not None else inputs[-1]
         assert x is not None  # whoever calls has seen to it
-        is_mean = self._reduction == "mean"
+        options: dict[str, Any] = {"gradients": gradients, "mean": self._reduction == "mean"}
         if is_on_host(x):
             require_one_device(x, inputs)
-            arrays = [given if given is None else on_host(given) for given in inputs]
-            if kind == "targets":
-                return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
-            found = self.engine.on_host(kind, arrays, gradients=gradients, mean=is_mean)
-            return tuple(map(torch.from_numpy, found))
+            found: list[torch.Tensor] = []
+            for arrays, terms, _ in self._engine_runs(
+                kind, [given if given is None else on_host(given) for given in inputs]
+            ):
+                found += map(torch.from_numpy, self.engine.on_host(kind, arrays, terms=terms, **options))
+            return tuple(found)
         readable = [given if given is None else taken(given) for given in inputs]
         out = self._targets(x, readable) if kind == "targets" else self._losses(x, inputs[:gradients])
         stream, key = current_stream(x.device), (kind, *map(_place, readable), *map(_place, out))
         known = self._enqueued.get(key)
         if known is None or not self.engine.repeat(known, stream):
             require_one_device(x, inputs)
-            views, outs = [given if given is None else view(given) for given in readable], list(map(view, out))
-            if kind == "targets":
-                images, style = views
-                done = self.engine.enqueue_targets(images, style, outs, stream)
-            else:
-                options = RunOptions(stream, None, outs, wait=False)
-                done = self.engine.on_device(kind, views, options, gradients=gradients, mean=is_mean)[1]
+            enqueued: Enqueued = ()
+            views = [given if given is None else view(given) for given in readable]
+            for arrays, terms, outs in self._engine_runs(kind, views, list(map(view, out))):
+                run = RunOptions(stream, None, outs, wait=False)
+                enqueued += self.engine.on_device(kind, arrays, run, terms=terms, **options)[1]
             if len(self._enqueued) >= _KEPT:
                 self._enqueued.clear()
-            self._enqueued[key] = done
+            self._enqueued[key] = enqueued
         return out
+
+    def _engine_runs(
+        self, kind: LossKind, arrays: Sequence[Any], out: Any = None
+    ) -> Sequence[tuple[Sequence[Any], tuple[int, ...], Any]]:
+        """Return (inputs, terms, arrays for results) of each run of the engine."""
+        if kind != "targets":
+            return [(arrays, (), out)]
+        images, style = arrays
+        return self.engine.target_runs(images, style, out)
 
     def _losses(self, x: torch.Tensor, images: Given) -> Targets:
         """Return tensors for the losses of images x, and for the gradients to these."""

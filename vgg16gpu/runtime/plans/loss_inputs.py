@@ -20,7 +20,7 @@ from vgg16gpu.runtime.arrays import as_array
 from vgg16gpu.runtime.on_device.graph_cache import can_be_read
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.losses import FeatureComparison, LossKey, LossKind
-from vgg16gpu.runtime.plans.prepared import ProgramCache
+from vgg16gpu.runtime.plans.program_cache import ProgramCache
 
 _KEPT: Final = 256  # shapes of images
 
