@@ -130,6 +130,7 @@ def test_images_to_compare_with_that_change_are_asked_about_once(
             right = engine.targets(*(array.numpy() for array in given))
             assert all(map(np.array_equal, (target.numpy() for target in found), right))
         assert len(enqueued) == 2 * len(given)  # launch by launch, then as one
+        assert len(engine._programs._kept.keys) == len(given)  # the host's programs are these, too
         assert [target.shape for target in kept] == [target.shape for target in found]
 
 

@@ -47,7 +47,9 @@ class LossRuns:
         """
         x = inputs[0] if inputs[0] is not None else inputs[-1]
         assert x is not None  # whoever calls has seen to it
-        options: dict[str, Any] = {"gradients": gradients, "mean": self._reduction == "mean"}
+        options: dict[str, Any] = {"gradients": gradients}
+        if kind != "targets":
+            options["mean"] = self._reduction == "mean"
         if is_on_host(x):
             require_one_device(x, inputs)
             found: list[torch.Tensor] = []

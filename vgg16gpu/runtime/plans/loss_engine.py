@@ -221,7 +221,8 @@ class LossEngine(Closing):
     ) -> tuple[Array, ...]:
         """Return the results of a run on arrays on the host: targets, or losses and so many of their gradients.
 
-        inputs: images, and what they are compared with: "loss" targets, "pair" images. terms: of "targets", by number.
+        inputs: images, and what they are compared with: "loss" targets, "pair" images. terms: of "targets", by number,
+        which know no `mean`.
         """
         arrays = self._inputs.arrays(kind, inputs)
         x = arrays[0]
