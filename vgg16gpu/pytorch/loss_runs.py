@@ -7,7 +7,6 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.pytorch.tensors import (
     TYPES,
     current_stream,
@@ -22,7 +21,6 @@ from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued, LossKind
 
 Targets: TypeAlias = tuple[torch.Tensor, ...]
-Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
 Given: TypeAlias = Sequence[torch.Tensor | None]
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
@@ -37,7 +35,6 @@ class LossRuns:
     def __init__(self, engine: LossEngine, reduction: str) -> None:
         self.engine, self._reduction = engine, reduction
         self._enqueued: dict[Hashable, Enqueued] = {}
-        self._forms: dict[tuple[Shape | None, ...], Forms] = {}
 
     def compute(self, kind: LossKind, inputs: Given, gradients: int = 0) -> Targets:
         """Return what a program of this kind gives: targets, or the losses and so many gradients to the inputs.
@@ -90,18 +87,9 @@ class LossRuns:
 
     def _targets(self, x: torch.Tensor, inputs: Given) -> Targets:
         """Return tensors for the targets of images and a style."""
-        shapes = tuple(given if given is None else tuple(given.shape) for given in inputs)
-        forms = self._target_forms(shapes)
-        return tuple(torch.empty(shape, dtype=dtype, device=x.device) for shape, dtype in forms)
-
-    def _target_forms(self, shapes: tuple[Shape | None, ...]) -> Forms:
-        """Shapes and types of targets for images and a style of these shapes."""
-        if shapes not in self._forms:
-            types = map(TYPES.__getitem__, self.engine.target_types(*shapes))
-            if len(self._forms) >= _KEPT:
-                self._forms.clear()
-            self._forms[shapes] = list(zip(self.engine.target_shapes(*shapes), types, strict=True))
-        return self._forms[shapes]
+        shapes = [given if given is None else tuple(given.shape) for given in inputs]
+        forms = zip(self.engine.target_shapes(*shapes), self.engine.target_types(*shapes), strict=True)
+        return tuple(torch.empty(shape, dtype=TYPES[name], device=x.device) for shape, name in forms)
 
     def reduced(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the losses, or their sum, as parts of a mean add up to it; the mean of no losses is NaN, as in torch.
