@@ -202,7 +202,8 @@ class DeviceRunner:
                 source = absolute(view.address)
                 steps.append(take(source, view.element, view.shape, view.strides, place, Pointer(place.arena, end)))
         moves = list(output_moves(program, targets)) if in_place and not self._plan.keeps_values else []
-        counts = [None if program.is_whole(y) or len(y.shape) == 1 else inputs[0].shape[0] for y in program.outputs]
+        count = inputs[0].shape[0]
+        counts = [None if program.is_whole(y) or y.shape == (count,) else count for y in program.outputs]
         steps += [*entry.steps, *program.steps, *gives(program, targets, moves, counts)]
         bindings = [*moves, *(BufferBinding(value, views[name].address) for name, value in given.items())]
         return [rebind(step, bindings) for step in steps]
