@@ -28,9 +28,10 @@ struct Slots {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(filled + 8 * slot) : "memory");
   }
 
-  // The thread has read what it wants of the slot. Each says so for itself: one lane for its warp, behind a __syncwarp,
-  // takes as long, and racecheck does not follow it.
+  // The warp has read what the slot holds. Each lane says so: one for its warp takes as long, and racecheck does not
+  // follow it.
   __device__ __forceinline__ void note_read(int slot) const {
+    __syncwarp();  // not needed for that, but without it conv_mma_3x3 spills registers on 8.0
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(read + 8 * slot) : "memory");
   }
 

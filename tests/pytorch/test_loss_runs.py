@@ -123,13 +123,14 @@ def test_images_to_compare_with_that_change_are_asked_about_once(
         given = (y, style) if styled else (y,)
         kept = loss.targets(*given)
         monkeypatch.setattr(torch, "empty", Places(torch.empty))
-        enqueued = noted(engine, monkeypatch, "enqueue_targets")
+        enqueued = noted(engine, monkeypatch, "on_device")
         for factor in (1, 2, 3, 4):
             y.copy_(-factor * x)
             found = loss.targets(*given)
             right = engine.targets(*(array.numpy() for array in given))
             assert all(map(np.array_equal, (target.numpy() for target in found), right))
-        assert len(enqueued) == 2
+        assert len(enqueued) == 2 * len(given)  # launch by launch, then as one
+        assert len(engine._programs._kept.keys) == len(given)  # the host's programs are these, too
         assert [target.shape for target in kept] == [target.shape for target in found]
 
 

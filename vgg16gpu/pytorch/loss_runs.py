@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
-from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.pytorch.tensors import (
     TYPES,
     current_stream,
@@ -22,7 +21,6 @@ from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued, LossKind
 
 Targets: TypeAlias = tuple[torch.Tensor, ...]
-Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
 Given: TypeAlias = Sequence[torch.Tensor | None]
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
@@ -37,7 +35,6 @@ class LossRuns:
     def __init__(self, engine: LossEngine, reduction: str) -> None:
         self.engine, self._reduction = engine, reduction
         self._enqueued: dict[Hashable, Enqueued] = {}
-        self._forms: dict[tuple[Shape | None, ...], Forms] = {}
 
     def compute(self, kind: LossKind, inputs: Given, gradients: int = 0) -> Targets:
         """Return what a program of this kind gives: targets, or the losses and so many gradients to the inputs.
@@ -47,31 +44,41 @@ class LossRuns:
         """
         x = inputs[0] if inputs[0] is not None else inputs[-1]
         assert x is not None  # whoever calls has seen to it
-        is_mean = self._reduction == "mean"
+        options: dict[str, Any] = {"gradients": gradients}
+        if kind != "targets":
+            options["mean"] = self._reduction == "mean"
         if is_on_host(x):
             require_one_device(x, inputs)
-            arrays = [given if given is None else on_host(given) for given in inputs]
-            if kind == "targets":
-                return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
-            found = self.engine.on_host(kind, arrays, gradients=gradients, mean=is_mean)
-            return tuple(map(torch.from_numpy, found))
+            found: list[torch.Tensor] = []
+            for arrays, terms, _ in self._engine_runs(
+                kind, [given if given is None else on_host(given) for given in inputs]
+            ):
+                found += map(torch.from_numpy, self.engine.on_host(kind, arrays, terms=terms, **options))
+            return tuple(found)
         readable = [given if given is None else taken(given) for given in inputs]
         out = self._targets(x, readable) if kind == "targets" else self._losses(x, inputs[:gradients])
         stream, key = current_stream(x.device), (kind, *map(_place, readable), *map(_place, out))
         known = self._enqueued.get(key)
         if known is None or not self.engine.repeat(known, stream):
             require_one_device(x, inputs)
-            views, outs = [given if given is None else view(given) for given in readable], list(map(view, out))
-            if kind == "targets":
-                images, style = views
-                done = self.engine.enqueue_targets(images, style, outs, stream)
-            else:
-                options = RunOptions(stream, None, outs, wait=False)
-                done = self.engine.on_device(kind, views, options, gradients=gradients, mean=is_mean)[1]
+            enqueued: Enqueued = ()
+            views = [given if given is None else view(given) for given in readable]
+            for arrays, terms, outs in self._engine_runs(kind, views, list(map(view, out))):
+                run = RunOptions(stream, None, outs, wait=False)
+                enqueued += self.engine.on_device(kind, arrays, run, terms=terms, **options)[1]
             if len(self._enqueued) >= _KEPT:
                 self._enqueued.clear()
-            self._enqueued[key] = done
+            self._enqueued[key] = enqueued
         return out
+
+    def _engine_runs(
+        self, kind: LossKind, arrays: Sequence[Any], out: Any = None
+    ) -> Sequence[tuple[Sequence[Any], tuple[int, ...], Any]]:
+        """Return (inputs, terms, arrays for results) of each run of the engine."""
+        if kind != "targets":
+            return [(arrays, (), out)]
+        images, style = arrays
+        return self.engine.target_runs(images, style, out)
 
     def _losses(self, x: torch.Tensor, images: Given) -> Targets:
         """Return tensors for the losses of images x, and for the gradients to these."""
@@ -80,18 +87,9 @@ class LossRuns:
 
     def _targets(self, x: torch.Tensor, inputs: Given) -> Targets:
         """Return tensors for the targets of images and a style."""
-        shapes = tuple(given if given is None else tuple(given.shape) for given in inputs)
-        forms = self._target_forms(shapes)
-        return tuple(torch.empty(shape, dtype=dtype, device=x.device) for shape, dtype in forms)
-
-    def _target_forms(self, shapes: tuple[Shape | None, ...]) -> Forms:
-        """Shapes and types of targets for images and a style of these shapes."""
-        if shapes not in self._forms:
-            types = map(TYPES.__getitem__, self.engine.target_types(*shapes))
-            if len(self._forms) >= _KEPT:
-                self._forms.clear()
-            self._forms[shapes] = list(zip(self.engine.target_shapes(*shapes), types, strict=True))
-        return self._forms[shapes]
+        shapes = [given if given is None else tuple(given.shape) for given in inputs]
+        forms = zip(self.engine.target_shapes(*shapes), self.engine.target_types(*shapes), strict=True)
+        return tuple(torch.empty(shape, dtype=TYPES[name], device=x.device) for shape, name in forms)
 
     def reduced(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the losses, or their sum, as parts of a mean add up to it; the mean of no losses is NaN, as in torch.

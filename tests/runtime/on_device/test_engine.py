@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.foreign_arrays import SIZE, ByInterface, Placed, check_same, images, inputs, opened
+from tests.support.foreign_arrays import SIZE, ByInterface, Placed, check_same, images, inputs, opened, read
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import torch_vgg
+from tests.support.small_models import model as model_of
+from tests.support.small_models import node, normal, value
 from vgg16gpu import Engine
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError, KernelError
@@ -67,6 +69,32 @@ def test_images_are_read_where_they_are(
         engine.device.copy_out(found, given.__cuda_array_interface__["data"][0])
         engine.device.synchronize()
         assert np.array_equal(found, x)
+
+
+def a_number_for_each_image() -> Any:
+    """A net whose output is a vector."""
+    weights = [("w", normal(4, 3, 3, 3)), ("v", normal(4, 1)), ("axis", np.array([1], np.int64))]
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["c"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "v"], ["g"]),
+        node("Squeeze", ["g", "axis"], ["y"]),
+    ]
+    return model_of(nodes, [value("x", ["n", 3, SIZE, SIZE])], [value("y", ["n"])], weights)
+
+
+def test_a_vector_gets_a_number_for_each_image_and_no_more(device: Device) -> None:
+    with opened(a_number_for_each_image(), device, batch=4) as engine:
+        behind = np.full(16, 7, np.float32)
+        for count in (1, 2, 3, 4, 6):
+            x, room = images(count), Placed(engine.device, behind)
+            out = ByInterface(behind[:count], data=room.__cuda_array_interface__["data"])
+            for _ in range(2):
+                engine.run(Placed(engine.device, x), out=out)
+                left = read(engine, room)
+                assert_same_bits(left[:count], engine.run(x))
+                assert_same_bits(left[count:], behind[count:])
 
 
 def test_a_stream_takes_arrays_from_both_places_in_their_order(device: Device, model: Path) -> None:

@@ -22,7 +22,7 @@ from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs
 from vgg16gpu.runtime.plans.losses import FeatureComparison, LossKey, loss_programs
-from vgg16gpu.runtime.plans.prepared import ProgramCache
+from vgg16gpu.runtime.plans.program_cache import ProgramCache
 from vgg16gpu.zoo.generate import make_vgg
 
 SHAPE = (2, 3, 32, 32)
@@ -153,7 +153,8 @@ def test_arrays_on_the_device_give_the_bits_of_those_on_the_host(
         images, others, *goals = placed(device, x, -x, *targets)
 
         outs = placed(device, *map(np.zeros_like, targets))
-        done = engine.enqueue_targets(others, None, outs, STREAM)
+        options = RunOptions(STREAM, None, outs, wait=False)
+        _, done = engine.on_device("targets", (others,), options, terms=(0,))
         assert len(done) == (SHAPE[0] if is_cut else 1)
         for view, right in zip(outs, targets, strict=True):
             np.testing.assert_array_equal(read(view), right)

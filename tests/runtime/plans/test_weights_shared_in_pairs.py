@@ -18,7 +18,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launch import CompiledModel
 from vgg16gpu.runtime.plans.gradients import Gradients, gradient_plan
 from vgg16gpu.runtime.plans.plan_cache import PlanCache
-from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
+from vgg16gpu.runtime.plans.program_cache import ProgramCache, ProgramSpec
 from vgg16gpu.runtime.plans.sizes import EnginePlans, added_weights_nbytes
 
 SHAPE = (2, 3, 25, 25)

@@ -7,7 +7,7 @@ nothing for it.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,7 @@ _MODULES = {
     "DeviceRunner": "runner",
     "AsyncStatus": "pending",
     "ErrorSink": "runner",
+    "lies_on_device": "views",
     "view_of": "views",
 }
 
@@ -61,6 +62,5 @@ def is_on_device(x: object) -> bool:
     """Return whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
     if isinstance(x, np.ndarray):
         return False
-    from vgg16gpu.runtime.on_device.views import lies_on_device  # noqa: PLC0415 - arrays of numpy do without
-
-    return lies_on_device(x)
+    lies_on_device: Any = globals().get("lies_on_device") or __getattr__("lies_on_device")
+    return bool(lies_on_device(x))

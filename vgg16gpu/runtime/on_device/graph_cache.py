@@ -69,10 +69,12 @@ def gives(
     """Launches that bring the other outputs to their targets: so many images of each, or (None) all of it."""
     steps = []
     there = set(moves)
-    for stored, target, count in zip(program.stored_outputs, targets, images, strict=True):
-        if stored.name not in there:
+    for output, target, count in zip(program.stored_outputs, targets, images, strict=True):
+        if output.name not in there:
+            is_vector = count is not None and len(output.shape) == 1
+            stored = replace(output, shape=(*output.shape, 1)) if is_vector else output  # a row for each image
             steps.append(give(stored, form_of(target), absolute(target.address), count))
-        there.discard(stored.name)  # the same value as a further output
+        there.discard(output.name)  # the same value as a further output
     return steps
 
 

@@ -209,7 +209,8 @@ class DeviceRunner:
             else:
                 steps.append(take(absolute(view.address), view.element, view.shape, view.strides, place, behind))
         moves = output_moves(program, targets) if in_place and not self._plan.keeps_values else {}
-        counts = [None if program.is_whole(y) or len(y.shape) == 1 else inputs[0].shape[0] for y in program.outputs]
+        count = inputs[0].shape[0]
+        counts = [None if program.is_whole(y) or y.shape == (count,) else count for y in program.outputs]
         steps += [*entry_steps, *program.steps, *gives(program, targets, moves, counts)]
         bindings = [*moves.values(), *(BufferBinding(value, views[name].address) for name, value in given.items())]
         return [rebind(step, bindings) for step in steps]

@@ -21,7 +21,7 @@ from vgg16gpu.runtime.on_device.runner import ErrorSink
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.outputs import check_flags
 from vgg16gpu.runtime.plans.plan_cache import CachedPlan, PlanCache
-from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec, plan_of
+from vgg16gpu.runtime.plans.program_cache import ProgramCache, ProgramSpec, plan_of
 
 _KEPT: Final = 256  # shapes of batches
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
@@ -120,15 +120,15 @@ class Gradients:
         types = [(y.element_type, y.shape) for y in cotangents]
         _check_shapes(types, self._output_shapes(x.shape), self._graph.outputs)
         for first, batch in self._cut(x.shape[0], x.shape[1:], runs):
-            prepared = self._programs.at((batch, *x.shape[1:]))
-            arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
-            inputs = [arrays[name].rows(first, first + batch) for name in prepared.spec.shapes]
+            program = self._programs.at((batch, *x.shape[1:]))
+            arrays = {self._graph.input.name: x, **dict(zip(program.spec.cotangents, cotangents, strict=True))}
+            inputs = [arrays[name].rows(first, first + batch) for name in program.spec.shapes]
             outs = [target.rows(first, first + batch)]
             if verdict:
                 here = verdict._replace(first=first)
-                prepared.runner.enqueue(batch, inputs, outs, here, singly=singly)
+                program.runner.enqueue(batch, inputs, outs, here, singly=singly)
             else:
-                check_flags([prepared.runner.run(batch, inputs, outs)], allows_nonfinite=True)
+                check_flags([program.runner.run(batch, inputs, outs)], allows_nonfinite=True)
 
     @property
     def second_passes(self) -> int:
@@ -153,10 +153,10 @@ class Gradients:
             yield from ((begin, rows) for begin in range(first, min(first + batch, count), rows))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
-        prepared = self._programs.at((batch, *x.shape[1:]))
-        arrays = {self._graph.input.name: x, **dict(zip(prepared.spec.cotangents, cotangents, strict=True))}
-        filled = {name: _filled(arrays[name], batch) for name in prepared.spec.shapes}
-        (found,) = prepared.executor.run_once(filled, len(x))
+        program = self._programs.at((batch, *x.shape[1:]))
+        arrays = {self._graph.input.name: x, **dict(zip(program.spec.cotangents, cotangents, strict=True))}
+        filled = {name: _filled(arrays[name], batch) for name in program.spec.shapes}
+        (found,) = program.executor.run_once(filled, len(x))
         return found[: len(x)]
 
 

@@ -33,7 +33,7 @@ from vgg16gpu.runtime.plans.losses import (
     loss_programs,
 )
 from vgg16gpu.runtime.plans.opening import check_batch, check_memory_bound, warn_of_random_weights
-from vgg16gpu.runtime.plans.prepared import LoadedProgram
+from vgg16gpu.runtime.plans.program_cache import LoadedProgram
 
 
 class LossEngine(Closing):
@@ -113,21 +113,15 @@ class LossEngine(Closing):
         shapes `target_shapes` tells.
         """
         results: tuple[Any, ...] = ()
-        for given, terms, outs in self._target_runs(images, style, out):
-            options = RunOptions(stream, None, outs, wait)
-            results += self._results("targets", (given,), options, terms=terms)
+        for inputs, terms, outs in self.target_runs(images, style, out):
+            results += self._results("targets", inputs, RunOptions(stream, None, outs, wait), terms=terms)
         return results
 
-    def enqueue_targets(self, images: Any, style: Any, out: Sequence[Any], stream: Stream) -> Enqueued:
-        """As `targets` with wait=False, of arrays on the GPU; what `repeat` takes."""
-        enqueued: Enqueued = ()
-        for given, terms, outs in self._target_runs(images, style, out):
-            options = RunOptions(stream, None, outs, wait=False)
-            enqueued += self.on_device("targets", (given,), options, terms=terms)[1]
-        return enqueued
+    def target_runs(self, images: Any, style: Any, out: Any = None) -> list[tuple[tuple[Any], tuple[int, ...], Any]]:
+        """Return (inputs, terms, arrays for results) of each run for `targets`, as `on_host` and `on_device` take them.
 
-    def _target_runs(self, images: Any, style: Any, out: Any) -> list[tuple[Any, tuple[int, ...], Any]]:
-        """Return (images, terms, arrays for results) of each run; without `style` one run gives all targets."""
+        Without `style` one run gives all targets. Raises InputError where images that are needed are missing.
+        """
         content, styled = len(self._compared.content), len(self._compared.style)
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
@@ -138,7 +132,7 @@ class LossEngine(Closing):
         split = content + styled if style is None else content
         parts = ((images, range(split)), (style, range(split, content + styled)))
         return [
-            (given, tuple(terms), None if outs is None else tuple(outs[i] for i in terms))
+            ((given,), tuple(terms), None if outs is None else tuple(outs[i] for i in terms))
             for given, terms in parts
             if terms
         ]
@@ -227,7 +221,8 @@ class LossEngine(Closing):
     ) -> tuple[Array, ...]:
         """Return the results of a run on arrays on the host: targets, or losses and so many of their gradients.
 
-        inputs: images, and what they are compared with: "loss" targets, "pair" images. terms: of "targets", by number.
+        inputs: images, and what they are compared with: "loss" targets, "pair" images. terms: of "targets", by number,
+        which know no `mean`.
         """
         arrays = self._inputs.arrays(kind, inputs)
         x = arrays[0]
@@ -286,10 +281,10 @@ class LossEngine(Closing):
         return found, enqueued
 
     def repeat(self, enqueued: Enqueued, stream: Stream) -> bool:
-        """Enqueue for the same arrays what `on_device` or `enqueue_targets` has enqueued; in a small part of its time.
+        """Enqueue for the same arrays what `on_device` has enqueued; in a small part of its time.
 
-        False, and nothing is enqueued, where that is not kept, or the stream captures: then these do. Whoever calls
-        knows that the arrays are where they were, in the same form.
+        False, and nothing is enqueued, where that is not kept, or the stream captures: then `on_device` does. Whoever
+        calls knows that the arrays are where they were, in the same form.
         """
         with self._lock:
             self._require_open()

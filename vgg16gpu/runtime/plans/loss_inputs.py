@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.graph import infer_shapes
+from vgg16gpu.compiler.graph.graph import Graph, infer_shapes
 from vgg16gpu.compiler.graph.input_size import require_image_size
 from vgg16gpu.compiler.graph.loss import target_graph, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
@@ -20,7 +21,7 @@ from vgg16gpu.runtime.arrays import as_array
 from vgg16gpu.runtime.on_device.graph_cache import can_be_read
 from vgg16gpu.runtime.on_device.views import StridedView
 from vgg16gpu.runtime.plans.losses import FeatureComparison, LossKey, LossKind
-from vgg16gpu.runtime.plans.prepared import ProgramCache
+from vgg16gpu.runtime.plans.program_cache import ProgramCache
 
 _KEPT: Final = 256  # shapes of images
 
@@ -35,12 +36,13 @@ class LossInputs:
         self, compared: FeatureComparison, precision: str, batch: int, programs: ProgramCache[LossKey]
     ) -> None:
         self._compared, self._graph, self._batch = compared, compared.graph, batch
-        self._programs, self._is_float32 = programs, precision == "fp32"
         self._readable = tuple(
             (DType.F32,) if term.kind == "gram" else target_elements(precision) for term in compared.terms
         )
-        self._shapes: dict[Shape, list[Shape]] = {}
-        self._stored: dict[Shape, tuple[DType, ...]] = {}  # what the targets of a term are best made of
+        stored = None if precision == "fp32" else partial(_stored_elements, compared, self._readable, programs)
+        kept = lru_cache(maxsize=_KEPT)  # to find these takes as long as to enqueue a run
+        self._elements = stored and kept(stored)
+        self._check_images, self._shapes = kept(partial(_check, self._graph)), kept(partial(_target_shapes, compared))
 
     def rows(self, count: int) -> int:
         """How many images are computed at once, of so many: as many as the file says, if it says so; one at least."""
@@ -71,18 +73,7 @@ class LossInputs:
 
     def check(self, element_type: str, shape: Shape) -> None:
         """Raise InputError for what are no images, and for a size that the model does not fit."""
-        item = self._graph.input
-        channels = item.shape[1]
-        if shape in self._shapes and "float" in element_type:
-            return
-        if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]):
-            wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
-            raise InputError(
-                f"the images are {element_type} {shape}; give float32 ({wanted}), normalised as the model wants it"
-            )
-        if item.shape[0] is not None and shape[0] % item.shape[0]:
-            raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
-        require_image_size(self._graph, shape[2], shape[3])
+        self._check_images(element_type, shape)
 
     def check_pair(self, shape: Shape, other: Shape) -> None:
         """Raise InputError for images that are compared with others of another shape."""
@@ -110,41 +101,19 @@ class LossInputs:
         return [_repeated(y, wanted[0]) for y, wanted in zip(targets, shapes, strict=True)]
 
     def target_shapes(self, shape: Shape) -> list[Shape]:
-        """Of all terms, for images of this shape; kept, as to find them takes as long as to enqueue a run.
-
-        Raises as `check`.
-        """
-        found = self._shapes.get(shape)
-        if found is None:
-            self.check("float32", shape)
-            graph = target_graph(self._graph, self._compared.terms, shape)
-            shapes = infer_shapes(graph, shape)
-            found = [target_shape(shapes[name]) for name in graph.outputs]
-            if len(self._shapes) >= _KEPT:
-                self._shapes.clear()
-            self._shapes[shape] = found
-        return found
+        """Return the shapes of the targets of all terms, for images of this shape. Raises as `check`."""
+        self.check("float32", shape)
+        return self._shapes(shape)
 
     def target_elements(self, shape: Shape) -> tuple[DType, ...]:
         """Return what targets of images of this shape are best made of: a map of what the loss stores its features as.
 
         Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError, and as `check`.
         """
-        self.target_shapes(shape)
-        if self._is_float32:
+        self.check("float32", shape)
+        if self._elements is None:
             return (DType.F32,) * len(self._readable)
-        batch = self.rows(shape[0]), *shape[1:]
-        if batch not in self._stored:
-            if len(self._stored) >= _KEPT:
-                self._stored.clear()
-            _, plan = self._programs.planned(LossKey("loss", batch, gradients=1))
-            elements = {value.name: value.element for value in plan.programs[0].values}
-            features = [self._graph.outputs[term.output] for term in self._compared.terms]
-            self._stored[batch] = tuple(
-                elements[name] if elements.get(name) in readable else DType.F32
-                for name, readable in zip(features, self._readable, strict=True)
-            )
-        return self._stored[batch]
+        return self._elements((self.rows(shape[0]), *shape[1:]))
 
     def readable(self, targets: Sequence[StridedView]) -> tuple[DType, ...] | None:
         """Return what targets are made of, if the kernels can read all of them where they are; else None."""
@@ -153,6 +122,43 @@ class LossInputs:
             for target, elements in zip(targets, self._readable, strict=True)
         )
         return tuple(target.element for target in targets) if can_be else None
+
+
+def _check(graph: Graph, element_type: str, shape: Shape) -> None:
+    """Raise InputError for what are no images of the graph of features."""
+    item = graph.input
+    channels = item.shape[1]
+    if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]):
+        wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
+        raise InputError(
+            f"the images are {element_type} {shape}; give float32 ({wanted}), normalised as the model wants it"
+        )
+    if item.shape[0] is not None and shape[0] % item.shape[0]:
+        raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
+    require_image_size(graph, shape[2], shape[3])
+
+
+def _target_shapes(compared: FeatureComparison, shape: Shape) -> list[Shape]:
+    """Return the shapes of the targets of all terms."""
+    graph = target_graph(compared.graph, compared.terms, shape)
+    shapes = infer_shapes(graph, shape)
+    return [target_shape(shapes[name]) for name in graph.outputs]
+
+
+def _stored_elements(
+    compared: FeatureComparison,
+    readable: Sequence[Sequence[DType]],
+    programs: ProgramCache[LossKey],
+    shape: Shape,
+) -> tuple[DType, ...]:
+    """Return what the loss of a batch of this shape stores the features of each term as, or float32."""
+    _, plan = programs.planned(LossKey("loss", shape, gradients=1))
+    elements = {value.name: value.element for value in plan.programs[0].values}
+    features = [compared.graph.outputs[term.output] for term in compared.terms]
+    return tuple(
+        elements[name] if elements.get(name) in accepted else DType.F32
+        for name, accepted in zip(features, readable, strict=True)
+    )
 
 
 def as_map(target: StridedView, shape: Shape) -> StridedView:

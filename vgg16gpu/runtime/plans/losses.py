@@ -23,7 +23,7 @@ from vgg16gpu.program.types import DType
 from vgg16gpu.runtime.on_device.graph_cache import BoundCall
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.plan_cache import PlanCache
-from vgg16gpu.runtime.plans.prepared import ProgramCache, ProgramSpec
+from vgg16gpu.runtime.plans.program_cache import ProgramCache, ProgramSpec
 
 Weight: TypeAlias = float | npt.ArrayLike
 Distance: TypeAlias = Literal["squared", "absolute", "unit"]

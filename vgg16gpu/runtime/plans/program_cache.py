@@ -114,9 +114,9 @@ class ProgramCache(Generic[Key]):
             return kept
         spec, plan = self.planned(key)
         executor = self._kept.load(plan, spec.what, is_within=True)
-        prepared = LoadedProgram(executor, DeviceRunner(executor, tuple(spec.shapes)), spec)
-        self._kept.keep((self._mine, key), prepared)
-        return prepared
+        program = LoadedProgram(executor, DeviceRunner(executor, tuple(spec.shapes)), spec)
+        self._kept.keep((self._mine, key), program)
+        return program
 
     def touch(self, key: Key) -> None:
         """Note that the program of a key is used, where another one of these was before."""
