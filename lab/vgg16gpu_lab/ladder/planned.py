@@ -72,23 +72,10 @@ class _OneByOne:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._parts: dict[Callable[[], None], list[Callable[[], None]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int]) -> Callable[[], None]:
-        """Enqueues the steps in order."""
-        launches = [self._device.bind([step], bases) for step in steps]
-
-        def launch() -> None:
-            for each in launches:
-                each()
-
-        self._parts[launch] = launches
-        return launch
-
-    def unbind(self, launch: Callable[[], None]) -> None:
-        """Give back what `bind` returned."""
-        for each in self._parts.pop(launch, [launch]):
-            self._device.unbind(each)
+    def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **_: bool) -> Callable[[], None]:
+        """Return what enqueues the steps in order."""
+        return self._device.bind(steps, bases, as_graph=False)
