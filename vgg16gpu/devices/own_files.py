@@ -134,7 +134,7 @@ def is_own_file(status: os.stat_result) -> bool:
 
 
 def _opened(path: Path, name: str, parent: int | None) -> OwnFolder:
-    """The folder at `name`, seen from an open folder; of one in it no link is followed."""
+    """Open the folder at `name`, relative to an open folder, in which no link is followed. Raises UntrustedError."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | (0 if parent is None else os.O_NOFOLLOW)
     number = os.open(name, flags, dir_fd=parent)
     try:
@@ -150,7 +150,7 @@ def _opened(path: Path, name: str, parent: int | None) -> OwnFolder:
 
 
 def _known(path: Path, number: int, status: os.stat_result) -> OwnFolder:
-    """The object for an open folder: the one that is there, in whose place the new descriptor is closed."""
+    """Return the object for an open folder: an existing one if there is one, and then close the new descriptor."""
     key = (status.st_dev, status.st_ino)
     with _kept_lock:
         if (folder := _kept.get(key)) and folder.path == path:
@@ -164,7 +164,7 @@ def _known(path: Path, number: int, status: os.stat_result) -> OwnFolder:
 
 
 def _objection(status: os.stat_result) -> str:
-    """Why an open folder cannot be trusted; "" if it can."""
+    """Return why an open folder cannot be trusted; "" if it can."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
     if status.st_mode & _OTHERS:

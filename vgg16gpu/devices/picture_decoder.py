@@ -43,7 +43,7 @@ class PictureCodec(Protocol):
     name: str
 
     def decoder(self) -> PictureDecoder:
-        """A decoder, to be closed before the device. Raises DeviceError where there can be none."""
+        """Return a decoder, to be closed before the device. Raises DeviceError where there can be none."""
 
     def close(self) -> None:
         """Give back what no decoder has taken along, before the device is closed. Safe to call twice."""
