@@ -140,7 +140,7 @@ class _Constants:
 
 
 def _quantised(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes that make, pass on and read integers of run-time values, in order."""
+    """Return the nodes that make, pass on and read integers of run-time values, in order."""
     stored = {tensor.name for tensor in model.graph.initializer}
     run_time = {item.name for item in model.graph.input} - stored
     integers: set[str] = set()

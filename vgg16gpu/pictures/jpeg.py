@@ -27,7 +27,7 @@ class NotDecodedError(Exception):
 
 
 def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
-    """(h, w) of a JPEG file that `decode_jpeg` takes for 1 or 3 channels; None for all that Pillow is to read."""
+    """Return (h, w) of a JPEG file that `decode_jpeg` takes for 1 or 3 channels; None for all that Pillow reads."""
     header = read_header(data) if _simplejpeg() else None
     if header is None or header.components > channels:  # Pillow computes grey from RGB
         return None
@@ -38,12 +38,11 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
 
 
 def baseline_shape(data: bytes) -> tuple[int, int, int] | None:
-    """(h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
+    """Return (h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
 
-    sampling: as in `program.ycbcr`.
-
-    It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such decoders may fill up with grey what
-    a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow here, too.
+    sampling: as in `program.ycbcr`. It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such
+    decoders may fill up with grey what a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow
+    here, too.
     """
     header = read_header(data)
     if header is None or header.components != 3 or not header.has_one_scan or not data.endswith(_END):
@@ -70,7 +69,7 @@ def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:
 
 @cache
 def _simplejpeg() -> Any:
-    """The module; None where it is not installed, or Pillow decodes by a library whose bits differ."""
+    """Import simplejpeg; None where it is not installed, or Pillow decodes by a library whose bits differ."""
     try:
         import simplejpeg  # noqa: PLC0415 - optional
     except ImportError:

@@ -188,7 +188,7 @@ def _extent(data: memoryview, wire: int, position: int, end: int) -> tuple[int, 
 
 
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return the base-128 number at `position`, of at most 64 bits, and the position after it. Or MalformedError."""
+    """Return the base-128 number at `position`, of at most 64 bits, and the position behind. Raises MalformedError."""
     if position < end and data[position] < 0x80:
         return data[position], position + 1
     value = 0

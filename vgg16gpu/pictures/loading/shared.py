@@ -58,7 +58,7 @@ class SharedBufferPool(BufferPool):
         return self.slot(int.from_bytes(number, _ORDER))
 
     def slot(self, number: int) -> Slot:
-        """That slot, empty."""
+        """Return slot `number`, empty."""
         slot = self._slot(self._all[number * self.nbytes : (number + 1) * self.nbytes], is_pinned=True)
         slot.number = number
         return slot
