@@ -32,7 +32,7 @@ class WorkFolder:
     """A folder of this process below `place`, which several processes share, on several machines."""
 
     def __init__(self, place: Path) -> None:
-        """Raises ModelError where none can be made."""
+        """Create the folder. Raises ModelError where none can be made."""
         try:
             self._descriptor = self._made(place)
         except OSError as error:

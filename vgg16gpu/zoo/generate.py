@@ -153,7 +153,7 @@ class _Generator:
                 return center_scores.relu
 
     def _batch_norm(self, layer: VggLayer) -> Stage:
-        """Scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
+        """Draw scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
         spreads = ((1.0, 0.25), (0.0, 0.25), (0.0, 0.25), (1.0, 0.5))
         scale, shift, mean, variance = (
             self._tensor(name, (centre + self._source.integers(shape) * (spread / LIMIT)).astype(np.float32))

@@ -23,7 +23,7 @@ def write_plot(content: Content, path: Path) -> None:
 
 
 def draw(content: Content) -> Any:
-    """The chart as a matplotlib figure. Rungs without a time have their place and say why they have none."""
+    """Draw the chart as a matplotlib figure. Rungs without a time have their place and say why they have none."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     rungs, line = content["rungs"], 1e3 * content["onnxruntime"]["median_s"]

@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, found: os.stat_result) -> Stamp:
-        """That of what the system says."""
+        """Create a stamp from the system's status."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

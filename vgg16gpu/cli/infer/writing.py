@@ -30,7 +30,7 @@ class Writing:
     """The file of --output: checked at once, opened once there is a device."""
 
     def __init__(self, options: InferOptions) -> None:
-        """Raises InputError for a path that cannot be written, or is no file of results."""
+        """Check the path. Raises InputError for one that cannot be written, or is no file of results."""
         assert options.output is not None
         self._path = options.output
         self._is_file = str(self._path) != STANDARD_OUTPUT

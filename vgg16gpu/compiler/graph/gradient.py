@@ -345,10 +345,7 @@ def gradient_graph(graph: Graph, shape: Shape, precision: str = "fp32") -> Gradi
 
 
 def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, given: Iterable[tuple[str, str]]) -> str:
-    """Adds the ops from gradients of some values to that of the input, whose name it gives. given: (value, gradient).
-
-    Raises ModelError as `gradient_graph` does.
-    """
+    """Append the ops from gradients of some values to that of the input; return its name. given: (value, gradient)."""
     gradients: defaultdict[str, list[str]] = defaultdict(list)
     for value, gradient in given:
         gradients[value].append(gradient)

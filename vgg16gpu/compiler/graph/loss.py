@@ -316,7 +316,7 @@ def _summed(back: Backward, ops: list[Op], parts: list[str]) -> str:
 
 
 def _add(back: Backward, ops: list[Op], kind: Callable[..., Op], x: str, what: str, /, *rest: Any) -> str:
-    """Appends an op that reads x; the name of its result."""
+    """Append an op that reads x; return the name of its result."""
     y = back.fresh(f"{x}/{what}")
     ops.append(kind(x, y, (y,), *rest))
     back.shapes[y] = ops[-1].shape_of_y(*(back.shapes[name] for name in ops[-1].operands))

@@ -196,7 +196,7 @@ def _rectifies(op: Op) -> bool:
 
 
 def _integers(op: FakeQuantize) -> tuple[float, bool] | None:
-    """Scale of the integers that an op rounds to, and whether they are signed; None if the kernels cannot hold them."""
+    """Return the scale of an op's integers, and whether they are signed; None if the kernels cannot hold them."""
     least, most = _HELD[_is_signed(op)]
     is_held = least <= op.low <= op.high <= most
     return (op.scale, _is_signed(op)) if is_held and not op.relu else None

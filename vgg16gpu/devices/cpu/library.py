@@ -40,7 +40,7 @@ class Library:
     """A loaded library. It stays loaded: other devices of the process may run it, too."""
 
     def __init__(self, found: CachedFile) -> None:
-        """Raises KernelError for what is no library of kernels."""
+        """Load the library. Raises KernelError unless it holds kernels."""
         self._found = found  # a sanitizer looks into the file when it reports
         try:
             self._library = ctypes.CDLL(str(found.code))

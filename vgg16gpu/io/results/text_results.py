@@ -75,7 +75,7 @@ class StandardOutput(ResultWriter):
     """Rows to standard output; nothing else may be written there. There is no record and no --resume."""
 
     def __init__(self, form: TextForm, columns: Columns) -> None:
-        """Raises InputError where the process has no standard output."""
+        """Open standard output. Raises InputError where the process has none."""
         super().__init__("standard output", columns)
         self._form = form
         descriptor = standard_output()

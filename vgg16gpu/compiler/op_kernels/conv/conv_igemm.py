@@ -156,7 +156,7 @@ def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFa
 def estimated_products(
     rows: int, columns: int, groups: int, group: int, tile: ConvTile, splits: int, multiprocessors: int
 ) -> float:
-    """Time of a convolution, counted in products that one multiprocessor computes meanwhile at full load."""
+    """Estimate a convolution's time, counted in products of one multiprocessor at full load."""
     blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) * splits
     waves, rest = divmod(ceil_div(blocks, multiprocessors), tile.min_blocks)
     speed = tile.alone + (tile.full - tile.alone) * (rest - 1) / (tile.min_blocks - 1)
@@ -230,7 +230,7 @@ def steps(
 
 
 def _reduce_step(op: Conv, y: TensorDesc, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> KernelLaunch:
-    """Adds the group sums that the blocks of a split reduction left in the workspace."""
+    """Add the group sums that the blocks of a split reduction left in the workspace."""
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return KernelLaunch(
         kernel=activated(shape.tile.kernel("conv_igemm_reduce_f32", op.pool), op),

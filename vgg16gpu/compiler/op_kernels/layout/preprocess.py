@@ -35,7 +35,7 @@ class Normalisation:
 
 
 def weights(normalisation: Normalisation, arena: WeightPacker) -> tuple[Pointer, Pointer]:
-    """Scale and shift of each channel."""
+    """Add scale and shift of each channel."""
     scale, shift = normalisation.scale_and_shift
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)
 
