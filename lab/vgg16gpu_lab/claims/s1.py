@@ -117,7 +117,7 @@ def _crossover(method: str, sizes: tuple[int, ...], stride: int) -> Judge:
 
 
 def _setup() -> Judge:
-    """Whether set-up is small beside a run."""
+    """Judge whether set-up is small beside a run."""
     names = tuple(key(SEED, "methods", size, "cudnn") for size in SIZES)
 
     def find(times: Times) -> Finding:

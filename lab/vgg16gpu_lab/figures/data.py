@@ -149,7 +149,7 @@ def series(
     label: Callable[[Content], str],
     place: Callable[[Content], Place | None],
 ) -> tuple[Series, ...]:
-    """The rows as series; of several rows of one place the median. A row whose place is None is left out."""
+    """Return the rows as series, with the median of rows of one place. A row whose place is None is left out."""
     found: dict[str, dict[Place, list[Cell]]] = {}
     for row in rows:
         if (at := place(row)) is not None:

@@ -178,7 +178,7 @@ def gemm_tree(placed: Placed) -> KernelLaunch:
 
 
 def pool_columns(placed: Placed) -> KernelLaunch:
-    """A block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as published."""
+    """Return a block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as there."""
     return pool_from(placed, zero=placed.site.follows_relu)
 
 
