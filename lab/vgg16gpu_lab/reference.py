@@ -68,7 +68,7 @@ class Reference:
         return f"{len(self.rows)} of {self.problem.out_height} rows, and that all outputs are finite"
 
     def error(self, y: Array) -> float:
-        """Norm-wise error of y, (N, outputs, rows, columns), in the rows compared; NaN unless all of y is finite."""
+        """Return the norm-wise error of y, (N, outputs, rows, columns), in compared rows; NaN unless y is finite."""
         if not np.isfinite(y).all():
             return float("nan")
         part = y if self.is_whole else y[:, :, self.rows]

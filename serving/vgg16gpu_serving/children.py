@@ -94,13 +94,13 @@ def answered(pipe: Connection) -> bool:
 
 
 def ignore_warnings() -> None:
-    """Have libraries say nothing of what strangers send, unless the user has asked for warnings (python -W)."""
+    """Ignore libraries' warnings of what strangers send, unless the user has asked for warnings (python -W)."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
 
 def ignore_signals() -> None:
-    """Leave it to the process that started this one to say when it is over."""
+    """Ignore SIGNALS: the process that started this one ends it."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

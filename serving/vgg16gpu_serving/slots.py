@@ -45,7 +45,7 @@ def room_for(row: Bytes, nbytes: int) -> Bytes | None:
 
 
 def put_head(row: Bytes, nbytes: int, height: int = 0, width: int = 0, sampling: int = 0) -> None:
-    """Say what lies in `room_for` so many bytes."""
+    """Write the head of a picture in `room_for` `nbytes` bytes."""
     row[:_HEAD_NBYTES].view(np.uint32)[:] = nbytes, height, width, sampling
 
 

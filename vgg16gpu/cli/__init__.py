@@ -185,7 +185,7 @@ def _meant(error: click.UsageError) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Tell why and exit with `code`."""
+    """Print why and exit with `code`."""
     tell(message)
     sys.exit(code)
 

@@ -90,7 +90,7 @@ class DevicePool(Generic[E]):
         return [member for member in self.members if member.works]
 
     def take_out(self, member: DeviceState[E], error: BaseException) -> bool:
-        """Give it no more work, and say so; False for the last one, which stays: its errors are the caller's."""
+        """Mark a device as failed and log that; False for the last one, which stays: its errors are the caller's."""
         with self._lock:
             if not member.works:
                 return True  # by another thread, which has said so
@@ -157,7 +157,7 @@ class WorkerPool(Closing):
             thread.start()
 
     def submit(self, task: BatchTask) -> BatchTask:
-        """Put it behind the others; its rows must stay as they are until it is done. Raises InputError once closed."""
+        """Append a task; its rows must stay as they are until it is done. Raises InputError once closed."""
         with self._lock:
             if self._is_closed:
                 raise InputError("the pool is closed; build a new one")
@@ -263,7 +263,7 @@ class _Worker:
             self._receive()
 
     def close(self) -> None:
-        """Give the lane back."""
+        """Close the lane."""
         self._form = None
         try:
             self._stack.close()

@@ -69,7 +69,7 @@ class WorkFolder:
             os.close(descriptor)
 
     def _made(self, place: Path) -> int:
-        """Make it and hold its lock: again where somebody has removed it in between."""
+        """Create the folder and lock it; again where another process has removed it in between."""
         while True:
             self.path = place / f"{socket.gethostname()}-{secrets.token_hex(4)}"
             try:
@@ -159,7 +159,7 @@ class JobFolder:
         self.path = path
 
     def prepare(self) -> None:
-        """Make it, if it is not there. Raises InputError for what is no folder, or holds something else."""
+        """Create the folder if it is absent. Raises InputError for a file, or a folder that holds something else."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = os.listdir(self.path)  # noqa: PTH208
@@ -186,7 +186,7 @@ class JobFolder:
         return None if found is None else found["shard_size"]
 
     def claim(self, job: ShardJob) -> None:
-        """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
+        """Claim the folder for this job, or go on with it. Raises InputError where it is another's."""
         wanted = {"run": job.run.identity(job.columns), "shard_size": job.size}
         found = self._read()
         if found is None:
@@ -206,7 +206,7 @@ class JobFolder:
         return self.path / "_temporary"
 
     def publish(self, shard: int, rows: Path) -> None:
-        """Give whole rows their name, unless the shard has been computed by somebody else meanwhile."""
+        """Rename whole rows to their name, unless another process has computed the shard meanwhile."""
         part = self.part(shard)
         with contextlib.suppress(FileExistsError):
             try:

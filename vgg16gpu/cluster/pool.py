@@ -292,7 +292,7 @@ class _Batches:
         self._last: BatchResultEvent | None = None
 
     def send(self, rows: Sequence[Images]) -> BatchTask:
-        """Hand a batch over."""
+        """Submit a batch."""
         self._under_way.append(self._crew.submit(BatchTask(self._form, rows)))
         return self._under_way[-1]
 

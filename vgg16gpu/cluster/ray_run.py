@@ -79,7 +79,7 @@ def connected(address: str, device: str) -> Iterator[RayCluster]:
 def compute(
     job: ShardJob, cluster: RayCluster, shards: Iterable[int], tell: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Have all these shards computed. tell: is called now and then with how many rows have come since.
+    """Compute all these shards on the actors. tell: is called now and then with the rows that have come since.
 
     Raises what a shard raises that no other actor could do better, and ModelError where no actor is left.
     """

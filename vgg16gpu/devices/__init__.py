@@ -76,9 +76,11 @@ def open_device(name: str = "auto", threads: int | None = None, *, needs_gpu: bo
     """Open a device; return it with one line on which it is and why.
 
     threads: of the CPU device that is asked for by name; None: one for each core, or as the environment says.
-    needs_gpu: for messages alone: nothing else than a GPU would do. "auto" takes the GPU if one works, else the
-    processor. That is logged, as a warning on a machine that has a GPU. "cpu", "cuda" and "cuda:N" have no fallback.
-    Raises DeviceError for another name, another kind of machine, or a device that does not work.
+    needs_gpu: for messages alone: nothing else than a GPU would do.
+
+    "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
+    "cpu", "cuda" and "cuda:N" have no fallback. Raises DeviceError for another name, another kind of machine, or a
+    device that does not work.
     """
     supported_machine()
     if not isinstance(name, str):

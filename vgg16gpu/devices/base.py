@@ -65,7 +65,7 @@ class Captured(Protocol):
         """Enqueue it on the compute stream. Raises KernelError."""
 
     def close(self) -> None:
-        """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
+        """Free the graph, which must not be under way. Safe to call twice, and after the device is closed."""
 
 
 class ArrayInterop(Protocol):
@@ -139,16 +139,16 @@ class Device(Protocol):
         """Allocate device memory, aligned to 256 bytes; return its address. Raises DeviceError with need and free."""
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned."""
+        """Free the memory of `allocate`."""
 
     def pinned(self, nbytes: int) -> Bytes:
         """Return a host buffer for fast copies to and from the device; freed with the device, if not before."""
 
     def pin(self, memory: Bytes) -> None:
-        """Make memory of the caller's, whole pages, as fast as that of `pinned`. Raises DeviceError where it cannot."""
+        """Pin memory of the caller's, whole pages, for copies as fast as those of `pinned`. Raises DeviceError."""
 
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned, or end what `pin` did. Nothing may be on its way there or from there."""
+        """Free the memory of `pinned`, or undo `pin`. No copy there or from there may be under way."""
 
     def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""
@@ -183,7 +183,7 @@ class Device(Protocol):
         """
 
     def unbind(self, launch: Callable[[], None]) -> None:
-        """Give back what `bind` or `round_trip` returned, which must not be called again, nor be under way.
+        """Free the result of `bind` or `round_trip`, which must not be called again, nor be under way.
 
         Anything else that can be called is left alone. Kernels stay: other launches have them too.
         """

@@ -42,7 +42,7 @@ def _kernel_dir(module: str) -> Path:
 
 
 def add_kernel_dir(folder: Path) -> None:
-    """Let sources be found in `folder` too, and headers by their path below it.
+    """Add `folder` to the places of sources, and of headers by their path below it.
 
     A source in it is called by its topmost folder and its own name: "lab/direct_hwc.cu".
     """

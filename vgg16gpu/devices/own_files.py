@@ -88,7 +88,7 @@ class OwnFolder:
             raise UntrustedError(f"has no usable folder '{name}': {error.strerror or error}") from error
 
     def make(self, prefix: str, suffix: str) -> Path:
-        """Make an empty file of a new name; its path. Raises OSError."""
+        """Create an empty file of a new name; return its path. Raises OSError."""
         name = f"{prefix}{os.urandom(8).hex()}{suffix}"
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._number))
         return self.path / name
@@ -99,7 +99,7 @@ class OwnFolder:
         return os.open(name, flags, 0o600, dir_fd=self._number)
 
     def make_private(self, name: str) -> None:
-        """Leave a file to this user alone: a linker leaves what the umask allows. Raises OSError."""
+        """Restrict a file to this user: a linker leaves what the umask allows. Raises OSError."""
         number = os.open(name, _READ, dir_fd=self._number)
         try:
             os.fchmod(number, 0o600)
@@ -107,7 +107,7 @@ class OwnFolder:
             os.close(number)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name, in place of what is called so, at once. Raises OSError."""
+        """Rename a file, atomically, over one of the new name. Raises OSError."""
         os.replace(name, new, src_dir_fd=self._number, dst_dir_fd=self._number)
 
     def remove(self, name: str) -> None:

@@ -104,11 +104,11 @@ class WeightCache:
         return next((computed for computed in self._computed if computed.is_same(finish, given, scales)), None)
 
     def add(self, form: Hashable, stored: _Stored) -> None:
-        """Let others find a piece."""
+        """Store a piece for other bindings to find."""
         self._forms.setdefault(form, []).append(stored)
 
     def add_computed(self, computed: _Computed) -> None:
-        """Let others find what a build computed."""
+        """Store the results of a build for other bindings to find."""
         self._computed.append(computed)
 
     def allocate(self, nbytes: int) -> _Allocation:
@@ -210,7 +210,7 @@ class WeightBinding:
         return steps if self._is_whole else [self._located(step) for step in steps]
 
     def settle(self, scaling: PairScaling | None) -> None:
-        """Let other plans find the pieces, now that all work on them is done.
+        """Publish the pieces to other plans, now that all work on them is done.
 
         What the build computed is the same as in another plan where its scales are: then that one's is taken, and
         everything has to be bound anew.
@@ -223,7 +223,7 @@ class WeightBinding:
         self._missing = []
 
     def release(self) -> None:
-        """Give it back. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        """Release the weights. Safe to call twice. Raises what freeing raises, once all has been tried."""
         failure: Error | None = None
         while self._blocks:
             try:

@@ -40,9 +40,10 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
 def baseline_shape(data: bytes) -> tuple[int, int, int] | None:
     """Return (h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
 
-    sampling: as in `program.ycbcr`. It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such
-    decoders may fill up with grey what a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow
-    here, too.
+    sampling: as in `program.ycbcr`.
+
+    It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such decoders may fill up with grey what
+    a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow here, too.
     """
     header = read_header(data)
     if header is None or header.components != 3 or not header.has_one_scan or not data.endswith(_END):

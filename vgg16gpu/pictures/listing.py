@@ -256,7 +256,7 @@ class _Lister:
             shown += paths[: _EXAMPLES - len(shown)]
 
     def _add_file(self, path: str, mode: int) -> bool:
-        """Take it as what it is, if it is anything."""
+        """Add a file as picture or numbers; return whether it is either."""
         suffix = suffix_of(path)
         if suffix in IMAGE_SUFFIXES or not stat.S_ISREG(mode):
             self.files.append(path)

@@ -97,7 +97,7 @@ class Slot:
         return self.buffer[self.used : self.used + nbytes]
 
     def clear(self) -> None:
-        """Make it as new."""
+        """Reset the slot to empty."""
         self.used = self.needed = 0
         self.rows, self.failures, self.ends, self.addresses = [], [], [], []
 
@@ -184,7 +184,7 @@ class BufferPool:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Give back what only who made the ring needs, once it is closed. Safe to call twice."""
+        """Free what only the pool's creator needs, once it is closed. Safe to call twice."""
 
     def _put_back(self, slot: Slot) -> None:
         with self._lock:

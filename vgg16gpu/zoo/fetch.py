@@ -102,7 +102,7 @@ class _Download:
         return digest == self.sha256 and tail in (b"", self.tail)
 
     def run(self, url: str) -> None:
-        """Bring the file from one URL, going on where an earlier attempt ended. Raises _FetchError."""
+        """Download the file from one URL, going on where an earlier attempt ended. Raises _FetchError."""
         failure = _FetchError("no attempt was made")
         for _ in range(_ATTEMPTS):
             before = self._have()

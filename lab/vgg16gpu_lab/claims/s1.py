@@ -131,7 +131,7 @@ def _setup() -> Judge:
 
 
 def _one_of_three() -> Finding:
-    """Return which sizes of their table would turn if the time were that of their loop of three calls."""
+    """Judge by their table which sizes would turn if the time were that of their loop of three calls."""
     found, _ = compare(tuple(_pairs("cudnn", "direct")), published_times())
     turned = [each for each in found if each.ratio < 1 < 3 * each.ratio]
     call, direct = (turned[-1].first.value or 0.0) / 3, turned[-1].second

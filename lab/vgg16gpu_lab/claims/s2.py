@@ -115,7 +115,7 @@ def _launch_that_fails() -> Judge:
 
 
 def _beyond_their_card() -> Finding:
-    """Return that their times are less than their card takes to move the arrays once."""
+    """Judge that their times are less than their card takes to move the arrays once."""
     percents = []
     for name in TOO_LARGE:
         milliseconds, size = published_times()[name].value, int(name[2])
@@ -128,7 +128,7 @@ def _beyond_their_card() -> Finding:
 
 
 def _threads() -> Finding:
-    """Return the launch for their largest image, in blocks of 16x16."""
+    """Judge the number of threads for their largest image, in blocks of 16x16."""
     (variant,) = VARIANTS
     problem = Problem(1, 3, 4096, 4096, 1, padding=1)
     (step,) = variant.launches(problem, variant.with_defaults({"block": 16}), places(problem, 0)[0]).compute
@@ -138,7 +138,7 @@ def _threads() -> Finding:
 
 
 def _reads_of_the_image() -> Finding:
-    """Return the values that all threads of im2col read, by its launch, over those that the image has."""
+    """Judge the values that all threads of im2col read, by its launch, over those that the image has."""
     problem = Problem(1, 3, 1024, 1024, 1, padding=1)
     read, held = im2col.matrix_nbytes(problem) // 4, math.prod(problem.x_shape)
     figure = f"at 1024, stride 1, threads ask for {read:,} values of {held:,}, zeros of the padding included"

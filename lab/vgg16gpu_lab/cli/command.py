@@ -267,7 +267,7 @@ def _check_lists(wanted: Collection[Experiment], options: Options) -> None:
 
 
 def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
-    """Give --data and --image to the experiment that takes them. Raises InputError where S3 would."""
+    """Pass --data and --image to the experiment that takes them. Raises InputError where S3 would."""
     if options.data is None and options.image is None:
         return
     takers = {name: found for name, found in wanted.items() if isinstance(found, LeNetExperiment)}

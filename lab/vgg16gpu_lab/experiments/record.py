@@ -45,7 +45,7 @@ def content(experiment: Experiment, rows: Sequence[Row], rig: BenchRig, choice: 
 
 
 def check_folder(folder: Path, names: Sequence[str], reads: Iterable[Named] = ()) -> None:
-    """Make the folder, and raise InputError now rather than after a long run if the files cannot go there.
+    """Create the folder, and raise InputError now rather than after a long run if the files cannot go there.
 
     Or where they would replace some of `reads`, as `refuse_read_files` takes them.
     """

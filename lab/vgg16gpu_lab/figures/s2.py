@@ -32,7 +32,7 @@ OWN_TILE: Final = "own tile"  # of methods without the blocks of the others
 
 
 def s2_charts(record: Content) -> Iterator[Chart]:
-    """Yield memory modes, partitions, strides, and the layer that they left out."""
+    """Yield charts of memory modes, partitions, strides, and the layer that they left out."""
     yield from _s2_memory(record)
     yield from _s2_partition(record)
     yield from _s2_stride(record)

@@ -93,7 +93,7 @@ def padded(site: Site) -> Site:
 
 
 def conv_partials(placed: Placed) -> KernelLaunch:
-    """Return a block for each output channel, a thread for each input channel; the host adds. Takes a padded map."""
+    """Return one launch: a block an output channel, a thread an input channel; the host adds. x: a padded map."""
     site = placed.site
     return _step(
         placed,
@@ -129,12 +129,12 @@ def fits_published(site: Site) -> bool:
 
 
 def conv_pixels(placed: Placed) -> KernelLaunch:
-    """Return a thread for each output."""
+    """Return one launch: a thread for each output."""
     return _step(placed, Kernel(PIXELS, "conv_pixels_f32"), *_tiles(placed.site), _conv_dims(placed.site))
 
 
 def conv_shared(placed: Placed) -> KernelLaunch:
-    """Return a thread for each output; the block's part of the map in shared memory."""
+    """Return one launch: a thread for each output; the block's part of the map in shared memory."""
     window = placed.site.window
     halo = [(TILE - 1) * stride + size for stride, size in zip(window.strides, window.kernel, strict=True)]
     floats = TILE_C * (math.prod(halo) + math.prod(window.kernel))
@@ -143,7 +143,7 @@ def conv_shared(placed: Placed) -> KernelLaunch:
 
 
 def conv_registers(placed: Placed) -> KernelLaunch:
-    """Return 8 x 4 outputs a thread."""
+    """Return one launch: 8 x 4 outputs a thread."""
     site = placed.site
     outputs, rows, columns = site.y_shape
     height, width = site.window.kernel
@@ -160,17 +160,17 @@ def conv_registers(placed: Placed) -> KernelLaunch:
 
 
 def gemm_partials(placed: Placed) -> KernelLaunch:
-    """Return partial sums of the threads, which the host adds."""
+    """Return one launch: the host adds the threads' sums."""
     return _gemm_step(placed, Kernel(PARTIALS, "gemm_partials_f32"), 0)
 
 
 def gemm_serial(placed: Placed) -> KernelLaunch:
-    """Return sums of the threads in shared memory, which thread 0 adds."""
+    """Return one launch: the threads add up in shared memory, then thread 0 adds."""
     return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 0)
 
 
 def gemm_tree(placed: Placed) -> KernelLaunch:
-    """Return sums that are added as a tree."""
+    """Return one launch: the sums are added as a tree."""
     return _gemm_step(placed, Kernel(TREE, "gemm_tree_f32"), 4 * THREADS)
 
 
@@ -178,7 +178,7 @@ def gemm_tree(placed: Placed) -> KernelLaunch:
 
 
 def pool_columns(placed: Placed) -> KernelLaunch:
-    """Return a block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as there."""
+    """Return one launch: a block a channel, a thread a column; behind a ReLU the maximum begins at 0, as published."""
     return pool_from(placed, zero=placed.site.follows_relu)
 
 
@@ -190,7 +190,7 @@ def pool_from(placed: Placed, *, zero: bool) -> KernelLaunch:
 
 
 def pool_pixels(placed: Placed) -> KernelLaunch:
-    """Return a thread for each output."""
+    """Return one launch: a thread for each output."""
     return _step(placed, Kernel(PIXELS, "pool_pixels_f32"), *_tiles(placed.site), _pool_dims(placed.site))
 
 

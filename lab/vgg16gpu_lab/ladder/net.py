@@ -46,7 +46,7 @@ class _Memory:
         return pointer
 
     def allocate(self) -> None:
-        """Make it real. Raises DeviceError when there is not as much."""
+        """Allocate all places and write their values. Raises DeviceError when there is not as much."""
         self._base = self._device.allocate(max(self._nbytes, 1))
         nans = np.full(min(_CHUNK, max(nbytes for _, nbytes in self._rooms)), _POISON, np.uint8)
         for pointer, nbytes in self._rooms:  # the right answer of the rung before may lie there
@@ -73,7 +73,7 @@ class _Memory:
         return self._base + pointer.offset
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         for launch in self._bound:
             with suppress(Error):
                 self._device.unbind(launch)
@@ -127,7 +127,7 @@ class HostNet:
         return None
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._memory.close()
 
     def _placed(self, site: Site) -> Placed:
@@ -193,7 +193,7 @@ class DeviceNet:
         return self._device.measure(self._launch, repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._memory.close()
 
 

@@ -43,7 +43,7 @@ class PlannedNet:
         return self._device.measure(self._executor.launcher(1), repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._executor.close()
 
 
@@ -63,7 +63,7 @@ class EngineNet:
         return self._engine.device.measure(self._engine.executor.launcher(1), repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._engine.close()
 
 

@@ -37,7 +37,7 @@ class Net(Protocol):
         """Return the scores (1, classes) of one image (1, C, H, W), from host to host."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
 
 
 class Running(Net, Protocol):

@@ -82,5 +82,5 @@ class ColumnsOnDevice:
         return timed(judged, summarise(samples))
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         self._stack.close()

@@ -131,7 +131,7 @@ class OnDevice:
         return measure(self._layers[layer], maps.without_bias if self._adds_bias else maps, effort, None)
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         self._stack.close()
 
 

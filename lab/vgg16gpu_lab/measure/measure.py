@@ -146,7 +146,7 @@ class Flush:
         return f"a launch a sample, {self.nbytes >> 20} MiB are written before each"
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._device.unbind(self._copy)
         self._device.free(self._address)
 

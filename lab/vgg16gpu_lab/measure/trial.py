@@ -123,7 +123,7 @@ class Trial:
         return next((f"into {name}" for name in changed), "")
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         with suppress(Error):  # of a device beyond use, which somebody is about to report
             if self._base:
                 self.device.free(self._base)  # waits for what may be under way

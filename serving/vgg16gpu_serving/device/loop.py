@@ -99,7 +99,7 @@ class DeviceLoop:
         self._pictures = self._stack.enter_context(pictures(self._lanes[Kind.PIXELS])) if pictures else None
 
     def close(self) -> None:
-        """Give back what it holds of the engine and the system."""
+        """Free its resources of the engine and the system."""
         self._stack.close()
         self._selector.close()
         for peer in self._peers:

@@ -31,7 +31,7 @@ _PICTURES: Final = 8  # that the device's room holds at least
 
 
 def limit_pixels(most: int) -> None:
-    """Have Pillow refuse larger pictures in this process."""
+    """Limit Pillow to pictures of this size in this process."""
     Image.MAX_IMAGE_PIXELS = -(-most // 2)  # twice as many are an error
 
 

@@ -122,7 +122,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
 
 
 def _bound_reading(seconds: float) -> bool:
-    """Have the system end connections that take nothing in for so long; whether this process listens yet.
+    """End connections that take nothing in for `seconds`; return whether this process listens yet.
 
     A client that reads nothing would keep its connection, one of so many, for ever. Connections inherit it.
     """

@@ -62,7 +62,7 @@ class Identity:
             self._files.append(_Served(path, descriptor, Stamp.of(os.fstat(descriptor))))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._is_closed = True
         while self._files:
             os.close(self._files.pop().descriptor)

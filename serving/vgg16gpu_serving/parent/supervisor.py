@@ -74,7 +74,7 @@ class Supervisor:
         self._explainers: list[Post] = []  # one, or none
 
     def __enter__(self) -> Supervisor:
-        """Make the sockets between processes. From here on signals end the server. Raises InputError."""
+        """Create the sockets between processes. From here on signals end the server. Raises InputError."""
         with ExitStack() as stack:
             self._wake, self._woken = os.pipe()
             os.set_blocking(self._woken, False)

@@ -72,7 +72,7 @@ class TorchPeer:
         ]
 
     def release(self) -> None:
-        """Give cached memory back to the card: the others need it."""
+        """Free cached memory of the card: the others need it."""
         if self._setting.compiled:
             torch._dynamo.reset()
         if self._device.type == "cuda":

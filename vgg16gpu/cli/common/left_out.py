@@ -13,7 +13,7 @@ MANY: Final = 20  # lines
 
 
 def tell_left_out(problems: Sequence[str]) -> None:
-    """Say why each of the first inputs is left out, and how many others are."""
+    """Print why each of the first inputs is left out, and how many others are."""
     for problem in problems[:MANY]:
         tell(f"left out: {printable(problem)}")
     if len(problems) > MANY:

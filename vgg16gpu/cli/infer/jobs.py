@@ -150,7 +150,7 @@ def _read(options: InferOptions, model: Path) -> Iterator[Named]:
 
 
 def ended(options: InferOptions, job: ShardJob) -> int:
-    """Say how the job stands; check and end it where all shards are whole. The exit code."""
+    """Print the state of the job; check and end it where all shards are whole. Return the exit code."""
     folder = JobFolder(job.folder)
     missing = job.cut.count - len(folder.whole(job.cut))
     where = printable(str(options.output))

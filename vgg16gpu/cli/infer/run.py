@@ -266,7 +266,7 @@ class _InferRun:
             tell(printable(text))
 
     def _exit_code(self) -> int:
-        """Say what is wrong with inputs and with answers. Who allows NaN reckons with no answers."""
+        """Print what is wrong with inputs and answers; return the exit code. With --allow-nonfinite NaN is right."""
         tally, options = self._tally, self._asked.options
         if tally.unread > MANY:
             tell(f"{tally.unread - MANY:,} other inputs cannot be read either; --output and --json name them all")

@@ -60,7 +60,7 @@ class Writing:
         )
 
     def take_recorded_kernels(self) -> None:
-        """Let devices that are opened from now on compute float32 as the run that is to go on did, if it says how."""
+        """Compute float32 on devices opened from now on as the run to be resumed did, if its record says how."""
         with suppress(*OTHER_FORM):
             found = read_json(record_path(self._path))["run"]["options"].get("float32")
             if found in tuned.FLOAT32_KERNELS:

@@ -158,7 +158,7 @@ class Card:
         return codec.name if codec else None
 
     def codec(self, wanted: str) -> PictureCodec | None:
-        """Return the wanted decoder, for the caller to close."""
+        """Return the wanted decoder, for the caller to close; None without one."""
         with self._lock:
             return self._codecs.pop(wanted) if wanted in self._codecs else codec_for(self.engine.device, wanted)
 

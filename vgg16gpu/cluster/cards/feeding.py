@@ -88,7 +88,7 @@ class CardDeviceWorker:
             self._tell(heard)
 
     def close(self) -> None:
-        """Have the process leave the folder. Safe to call twice."""
+        """Tell the process to leave the folder. Safe to call twice."""
         self._channel.send(End(is_left=True))
         self._channel.close()
 

@@ -30,9 +30,9 @@ class SharedBatchMemory:
 
     @contextmanager
     def of(self, nbytes: int) -> Iterator[tuple[int | None, int | None]]:
-        """Have room for so much: bytes and descriptor of new memory, which is to be sent inside the block.
+        """Yield bytes and descriptor of new memory for `nbytes`, which is to be sent inside the block.
 
-        Both None where what there is will do.
+        Both None where the present memory suffices.
         """
         if nbytes <= len(self.memory):
             yield None, None
@@ -45,7 +45,7 @@ class SharedBatchMemory:
         self.memory = memory  # the other side has it
 
     def close(self) -> None:
-        """Give it back, as far as nobody holds a part of it."""
+        """Release the memory, as far as no caller holds a part of it."""
         self.memory = np.empty(0, np.uint8)
 
 
@@ -75,7 +75,7 @@ class RemoteStream:
         )
 
     def close(self) -> None:
-        """Give back what is its own, whoever still holds an error of it."""
+        """Free its own memory, even if an exception references it."""
         self._channel.close()
         self._back = np.empty(0, np.uint8)
 

@@ -106,18 +106,18 @@ class CardProcess(Closing):
             self._channels.pop(channel, None)
 
     def kill(self) -> None:
-        """End it at once; whoever waits for it hears of that."""
+        """Kill the process; callers that wait for it get an error."""
         self._child.kill()
 
     def hang_up(self) -> None:
-        """Have it end. Safe to call twice."""
+        """Close the connection, which ends the process. Safe to call twice."""
         with self._state:
             self._is_closed = True
         with suppress(OSError), socket.fromfd(self._pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.shutdown(socket.SHUT_RDWR)  # closing it would leave who reads there waiting
 
     def close(self) -> None:
-        """End it, and wait for that; whatever state it is in, this does not take long. Safe to call twice."""
+        """End the process, and wait for that; in any state of it this does not take long. Safe to call twice."""
         self.hang_up()
         self._wait()
         self._listener.join()

@@ -96,7 +96,8 @@ class Backward:
     def product(self, op_type: Callable[..., Op], x: str, of: str, weight: Array, /, *rest: Any) -> str:
         """Append an op that multiplies x by `weight`, whose first dimension is that of its outputs; return its result.
 
-        For fp16, x is scaled by a power of two for each image, which is exact: no sum leaves float16's range.
+        For fp16, unless the op is a Conv, each image of x gets a power of two as a factor, which comes out again
+        exactly: no sum leaves float16's range.
         """
         if not self.rescales or op_type is Conv:  # the planner knows which convolutions are of float16
             return self.add(op_type, x, of, weight, *rest)
@@ -345,7 +346,10 @@ def gradient_graph(graph: Graph, shape: Shape, precision: str = "fp32") -> Gradi
 
 
 def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, given: Iterable[tuple[str, str]]) -> str:
-    """Append the ops from gradients of some values to that of the input; return its name. given: (value, gradient)."""
+    """Append the ops from gradients of some values to that of the input; return its name. given: (value, gradient).
+
+    Raises ModelError as `gradient_graph` does.
+    """
     gradients: defaultdict[str, list[str]] = defaultdict(list)
     for value, gradient in given:
         gradients[value].append(gradient)

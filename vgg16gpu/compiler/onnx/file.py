@@ -130,7 +130,7 @@ class OnnxFile:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a model in memory be pickled, as its bytes or its arrays. One of a file is opened anew: `Model` does."""
+        """Pickle a model in memory, as its bytes or its arrays. One of a file is opened anew: `Model` does."""
         if self.is_onnx:
             return parse_onnx, (bytes(self._data), self.folder)
         graph = GraphProto()

@@ -163,7 +163,7 @@ class OnnxImporter:
             raise UnsupportedNodeError(str(error).splitlines()[0].rstrip(". "), EXPORT_AGAIN) from error
 
     def _resolve(self, name: str) -> None:
-        """Make sure that a value is known: computed before, a constant, or behind a refusal."""
+        """Raise UnsupportedNodeError unless a value is known: computed before, a constant, or behind a refusal."""
         value = self.values.get(name)
         if value and (value.is_run_time or value.is_refused or self.constant(name) is not None):
             return

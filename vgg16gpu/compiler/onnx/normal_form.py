@@ -17,7 +17,7 @@ _OPEN: Final = -1
 
 
 def normalise(model: ModelProto) -> ModelProto:
-    """Bring a parsed model into the one spelling, in place, and return it. Nodes that form a cycle stay one."""
+    """Rewrite a parsed model into the one spelling, in place, and return it. Nodes that form a cycle stay one."""
     _open_dimensions(model.graph)
     for function in model.functions:
         function.domain = _domain(function.domain)

@@ -130,7 +130,7 @@ class CpuDevice:
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned. Raises DeviceError if it did not."""
+        """Free the memory of `allocate`. Raises DeviceError if it is not."""
         self._require_open()
         self._heap.free(address)
 
@@ -145,7 +145,7 @@ class CpuDevice:
         """Do nothing: copies need no pinned memory here."""
 
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned."""
+        """Free the memory of `pinned`."""
         self._require_open()
         self._pinned = [other for other in self._pinned if other is not buffer]
 
@@ -172,7 +172,7 @@ class CpuDevice:
         self.counters.launches += 1
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Make these bytes zero. Raises DeviceError if they are not the device's."""
+        """Set these bytes to zero. Raises DeviceError if they are not the device's."""
         self._require_open()
         self._require_memory(address, nbytes)
         ctypes.memset(address, 0, nbytes)

@@ -59,7 +59,7 @@ class Heap:
         return address
 
     def free(self, address: int) -> None:
-        """Give it back. Raises DeviceError if `allocate` did not return it."""
+        """Free memory. Raises DeviceError if `allocate` did not return it."""
         if self._sizes.pop(address, None) is None:
             raise DeviceError(f"{address:#x} is not the start of device memory in use")
         self._starts.remove(address)

@@ -74,7 +74,7 @@ class OutputLock:
             raise InputError(f"'{name}' cannot be written: {error.strerror or error} ('{self._path.name}')") from error
 
     def release(self) -> None:
-        """Let others write. Safe to call twice."""
+        """Unlock the output. Safe to call twice."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):

@@ -155,7 +155,7 @@ class GrowingFile:
                 self._publish()
 
     def close(self) -> None:
-        """Leave the rows so far; nothing changes where none was written. After `finish` it does nothing."""
+        """Keep the rows so far; nothing changes where none was written. After `finish` it does nothing."""
         try:
             if self._file and self.is_changed:
                 self.settle()
@@ -184,7 +184,7 @@ class GrowingFile:
         return self._record.is_finished and os.fstat(file.descriptor).st_size == file.written.size
 
     def _leave(self, file: Appender, *, finished: bool) -> None:
-        """Say in the record how the file is left. Raises ModelError where the name is another file's by now."""
+        """Record the file's state. Raises ModelError where the name is another file's by now."""
         try:
             is_there = os.path.samestat(self._path.stat(), os.fstat(file.descriptor))
         except OSError:
@@ -197,7 +197,7 @@ class GrowingFile:
         self._record.leave(file.rows, file.written, finished=finished)
 
     def _publish(self) -> None:
-        """Give a new file its name, as soon as it has a row."""
+        """Rename a new file to its name, as soon as it has a row."""
         if self._is_published or not self.rows:
             return
         if self._temporary.exists():  # else a signal came before the last line

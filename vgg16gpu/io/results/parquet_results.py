@@ -249,7 +249,7 @@ class ParquetFile(ResultWriter):
             self._record.read()
 
     def _convert(self) -> None:
-        """Make FILE of all whole batches of FILE.partial, in groups of rows that do not depend on those batches."""
+        """Write FILE from all whole batches of FILE.partial, in groups of rows that do not depend on those batches."""
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 

@@ -113,7 +113,7 @@ def _read_txt(path: Path) -> _Rows:
 
 @contextmanager
 def _of_results(path: Path) -> Iterator[None]:
-    """Say of a file that a reader refuses that it is none of results."""
+    """Turn a reader's refusal of a file into one that says that the file is none of results."""
     try:
         yield
     except NotReadError:

@@ -89,7 +89,7 @@ class RecordFile:
         self._replaces: Any = None  # as `read` finds it
 
     def read(self) -> WrittenState | None:
-        """Take up the record of an interrupted run; in which state it left the file, if it says so.
+        """Read the record of an interrupted run; return the state of its file, None if it has none.
 
         Raises InputError when there is none, it is broken, or it is of another run.
         """
@@ -113,7 +113,7 @@ class RecordFile:
         return written
 
     def begin(self, file: Path) -> None:
-        """Say that the run has begun, and that it is about to replace what `file` is now.
+        """Record that the run has begun, and the present content of `file`, which it is about to replace.
 
         Raises ModelError when that cannot be written.
         """
@@ -125,7 +125,7 @@ class RecordFile:
         return self._replaces is not None and self._replaces == _fingerprint(file)
 
     def leave(self, rows: int, written: WrittenState, *, finished: bool) -> None:
-        """Say how the file is left. Raises ModelError when that cannot be written."""
+        """Record the file's state. Raises ModelError when that cannot be written."""
         with atomic_writer(self.path) as stream:
             stream.write(self._content(rows, written, _now() if finished else None))
 

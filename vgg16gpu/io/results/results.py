@@ -77,7 +77,7 @@ class ResultWriter(ABC):
             raise
 
     def close(self) -> None:
-        """Leave a valid file with the rows so far, or things as they were without one; after `finish` do nothing.
+        """Keep a valid file with the rows so far, or the former one without any; after `finish` do nothing.
 
         Raises ModelError.
         """

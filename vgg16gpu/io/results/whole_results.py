@@ -50,7 +50,7 @@ class Part(ABC):
         self._appender.append(self._rows(answers))
 
     def end(self, rows: int) -> None:
-        """Make a valid file of so many of the rows, and bring it to the disk. Raises OSError; may be called again."""
+        """Complete a valid file of the first rows, and bring it to the disk. Raises OSError; may be called again."""
         self._end(self._appender, rows)
         os.fsync(self._appender.descriptor)
 
@@ -192,7 +192,7 @@ class WholeFile(ResultWriter):
                     self._parts.append(ArrayPart(path, output, array))
 
     def _assemble(self) -> None:
-        """Make the file of as many rows as every part has. Raises ModelError."""
+        """Write the file of as many rows as every part has. Raises ModelError."""
         rows = min(part.rows for part in self._parts)
         if not rows:
             return

@@ -251,17 +251,17 @@ class Loader:
             self._tell_nothing_more()
 
     def _tell_nothing_more(self) -> None:
-        """Tell the reader that nothing more comes before what was given out is answered."""
+        """Notify the reader that nothing more comes before what was given out is answered."""
         self._decide(has_row=True)  # perhaps, among the files that are left
         self._queue.put(None)
 
     def _fail(self, error: BaseException) -> None:
-        """Have the reader raise this."""
+        """Queue an error, which the reader raises."""
         self._decide(has_row=True)  # so that it reads
         self._queue.put(error)
 
     def _decide(self, *, has_row: bool) -> None:
-        """Let `has_row` answer."""
+        """Set the answer of `has_row`."""
         with self._lock:
             self._has_row = has_row
             self._changed.notify_all()

@@ -235,7 +235,7 @@ class ProcessLoader(Loader):
             self._tell_when_over()
 
     def _tell_when_over(self) -> None:
-        """Tell the reader where all that was begun is there, and nothing more comes before it is answered."""
+        """Notify the reader: all started files arrived, and nothing more comes before they are answered."""
         if self._counts_here or self._again or self._heard < self._position:
             return
         if self._takes_back or self._position < len(self.files):

@@ -47,7 +47,7 @@ class SharedBufferPool(BufferPool):
                 self._write(number)
 
     def pin(self, pinned: Callable[[int], Bytes], *, takes_pictures: bool) -> None:
-        """Have a device know the memory: `pinned` gives it back. Slots may be full already."""
+        """Pin the memory on a device: `pinned` returns it. Slots may be full already."""
         del takes_pictures
         self._buffer = pinned(self.nbytes * self.count)
 

@@ -101,7 +101,7 @@ class DecodeThread:
         return self._slot is not None and bool(self._slot.rows)
 
     def flush(self) -> None:
-        """Hand over what is in the slot."""
+        """Submit the slot, if there is anything in it."""
         if self._slot is not None and not self._slot.is_empty:
             self._loader.submit(self._slot)
             self._slot = None
@@ -149,7 +149,7 @@ class DecodeThread:
         self._place(index, 0, file, decoder.fitted(data, file))
 
     def _place_file(self, index: int, file: str, data: bytes, place: _Reservation | None) -> bool:
-        """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
+        """Copy a file that the device may decode into a slot; False for another. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
         if (shape := decoder.file_shape(data)) is None:
             return False

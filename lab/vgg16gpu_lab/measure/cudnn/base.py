@@ -61,7 +61,7 @@ class Session(Protocol):
         """All candidates that the library offers."""
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """Return a function that enqueues the candidate `times` times, and whether it is one CUDA graph."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
 
     def again(self, name: str) -> Session:
         """Return a session with its own handle, weights and y for the same problem and x: the plan `name` alone.
@@ -76,7 +76,7 @@ class Session(Protocol):
         """Return the result, (N, outputs, rows, columns), on the host."""
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
 
     def __enter__(self) -> Self: ...
 

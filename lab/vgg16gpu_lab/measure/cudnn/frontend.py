@@ -108,7 +108,7 @@ class FrontendSession:
             raise
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """Return a function that enqueues the candidate `times` times, and whether it is one CUDA graph."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
         work = candidate.repeated(times)
         try:
             captured = self._foreign.capture(work)
@@ -135,7 +135,7 @@ class FrontendSession:
         return channels_first(found, layout)
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         with suppress(Error):  # of a device beyond use, which somebody is about to report
             for captured in self._captured:
                 captured.close()

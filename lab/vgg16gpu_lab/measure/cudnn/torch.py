@@ -77,7 +77,7 @@ class TorchSession:
             raise
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """Return a function that enqueues the candidate `times` times, and whether it is one CUDA graph."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
         work = candidate.repeated(times)
         graph = self._torch.cuda.CUDAGraph()
 

@@ -22,7 +22,7 @@ def launch(
     *last: int,
     **macros: int,
 ) -> Launches:
-    """Return a launch of `<name>_f32` in kernels/lab/<name>.cu: pointers, C, H, W, OC, OH, OW, then `last`.
+    """Return a launch of `<name>_f32` in kernels/lab/<name>.cu: pointers, C, H, W, OC, OH, OW, then the `last`.
 
     The macro KSIZE is always set.
     """

@@ -88,7 +88,7 @@ def choose_tile(batch: int, height: int, width: int, multiprocessors: int) -> tu
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """Accept 3x3, stride 1, padding 1, up to 4 outputs without pool, and input channels stored in 64s."""
+    """Return whether it is 3x3, stride 1, padding 1, up to 4 outputs, not pooled, of channels stored in 64s."""
     op = layer.op
     if layer.quantised is not None or op.pool or not is_same_3x3(op) or not mma.supports(layer):
         return False

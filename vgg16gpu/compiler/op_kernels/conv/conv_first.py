@@ -153,7 +153,7 @@ def _even_width(width: int, strips: int) -> int:
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """Accept 3x3 convolutions of the run-time input, with up to four channels and without pool."""
+    """Return whether it is a 3x3 convolution of the run-time input, with up to four channels and without pool."""
     op = layer.op
     few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
     return few and layer.reads_input and computes_3x3(layer)

@@ -122,7 +122,7 @@ def choose(problem: ConvPairDesc, facts: DeviceFacts) -> Choice[ConvPairTile]:
 
 
 def supports(layer: OpContext[FusedConvPair]) -> bool:
-    """Accept two convolutions of 64 stored channels and a pool, all of one element other than pairs."""
+    """Return whether these are convolutions of 64 stored channels and a pool, all of one element but pairs."""
     first, second = layer.parts
     if not (conv_first.supports(first) and conv_wgmma.supports(second) and second.op.pool):
         return False

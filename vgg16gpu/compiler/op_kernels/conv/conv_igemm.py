@@ -230,7 +230,7 @@ def steps(
 
 
 def _reduce_step(op: Conv, y: TensorDesc, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> KernelLaunch:
-    """Add the group sums that the blocks of a split reduction left in the workspace."""
+    """Return the launch that adds the group sums that the blocks of a split reduction left in the workspace."""
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return KernelLaunch(
         kernel=activated(shape.tile.kernel("conv_igemm_reduce_f32", op.pool), op),

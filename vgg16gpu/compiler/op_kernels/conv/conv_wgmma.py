@@ -153,7 +153,7 @@ def promote_taps(channels: int) -> int:
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """Accept same-size 3x3 convolutions of more than a few channels; few outputs only in gradients of an image."""
+    """Return whether it is same-size 3x3 of more than a few channels; few outputs only in an image's gradient."""
     computes = known_linear.supports(layer) if known_linear.computes(layer) else computes_3x3(layer)
     return computes and is_wide(layer, layer.x_shape[1])
 

@@ -92,7 +92,7 @@ def problem_of(layer: OpContext[Gemm]) -> GemmDesc:
 
 
 def supports(layer: OpContext[Gemm]) -> bool:
-    """Accept fully connected layers of more than a few features and outputs."""
+    """Return whether the layer has more than a few features and outputs."""
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 

@@ -127,7 +127,7 @@ def depths(element: DType) -> tuple[int, ...]:
 
 
 def usual(problem: GemmDesc, multiprocessors: int) -> Tile:
-    """Return the tile without measurements. gemm_wgmma: enough parts to keep each multiprocessor busy."""
+    """Return the tile without measurements. gemm_wgmma: parts that keep multiprocessors busy, and no longer sums."""
     if problem.batch == 1:
         return gemv_tile(problem, multiprocessors)
     images, depth = tile_n(problem.batch), depths(problem.element)[0]

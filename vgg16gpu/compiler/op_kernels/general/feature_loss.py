@@ -79,12 +79,12 @@ def _pitch(value: TensorDesc, channels: int | None = None) -> int:
 
 
 def _supports_stored(layer: OpContext[FeatureLoss]) -> bool:
-    """Accept maps as tensor cores store them; a Gram matrix is float32."""
+    """Return whether x is a map as tensor cores store it; a Gram matrix is float32."""
     return len(layer.x_shape) == 4 and (mma.supports(layer) or mma_pairs.stores_pairs(layer))
 
 
 def _supports_wgmma(layer: OpContext[FeatureLoss]) -> bool:
-    """Accept maps as Hopper's tensor cores store them, pairs included."""
+    """Return whether x is a map as Hopper's tensor cores store it, pairs included."""
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 

@@ -48,12 +48,12 @@ def steps(
 
 
 def supports_wgmma(layer: OpContext[Pool]) -> bool:
-    """Accept a VGG's pools of maps that Hopper's tensor cores store in floating point."""
+    """Return whether it is a VGG's pool of a map that Hopper's tensor cores store in floating point."""
     return wgmma.has_wgmma(layer.facts) and layer.precision in wgmma.ELEMENTS and _is_plain(layer.op)
 
 
 def supports_mma(layer: OpContext[Pool]) -> bool:
-    """Accept a VGG's pools of maps that any card's tensor cores store."""
+    """Return whether it is a VGG's pool of a map that any card's tensor cores store."""
     is_stored = layer.precision in mma.ELEMENTS and mma.supports(layer)
     return (is_stored or mma_pairs.stores_pairs(layer)) and _is_plain(layer.op)
 
