@@ -280,7 +280,7 @@ def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def fuse_clip(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """Conv, Gemm, Elementwise or GeneralBatchNorm + Clip -> one op with limits; Relu + Clip -> Clip.
+    """Fuse Conv, Gemm, Elementwise or GeneralBatchNorm + Clip -> one op with limits; Relu + Clip -> Clip.
 
     0 lies between the limits, as padded channels are 0.
     """
