@@ -41,7 +41,7 @@ class Choice:
     own: tuple[Variant, ...] = ()  # somebody's own variants, into the same comparison
 
     def sizes_or(self, usual: Sequence[int], quick: Sequence[int]) -> tuple[int, ...]:
-        """The sizes asked for, else a few small ones if it is to be quick, else the usual ones."""
+        """Return the sizes asked for, else a few small ones if it is to be quick, else the usual ones."""
         return self.sizes or tuple(quick if self.quick else usual)
 
 
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def status(self) -> Status:
-        """What became of it; a ratio without a number is missing one of its parts."""
+        """Status of the measurement; a ratio without a number is missing one of its parts."""
         if self.measurement:
             return self.measurement.status
         return Status.MISSING if self.ours is None else Status.RIGHT
@@ -111,7 +111,7 @@ class Experiment(Protocol):
 
     @property
     def title(self) -> str:
-        """What was published."""
+        """Title of the publication."""
 
     @property
     def teaches(self) -> str:
@@ -122,7 +122,7 @@ class Experiment(Protocol):
         """The lists of a `Choice` that it looks at."""
 
     def method(self, rig: BenchRig) -> str:
-        """How its numbers are found, for readers of records."""
+        """Describe how its numbers are found, for readers of records."""
 
     def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Measure everything chosen; `tell` is told before each case. A broken device ends it, told in the rows."""
@@ -141,7 +141,7 @@ class CaseExperiment:
     takes: Sequence[str] = ("sizes", "strides", "channels", "outputs")
 
     def method(self, rig: BenchRig) -> str:
-        """As the rig says."""
+        """Return the rig's method."""
         return rig.method
 
     def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
@@ -167,12 +167,12 @@ class CaseExperiment:
 
 
 def experiments() -> tuple[Experiment, ...]:
-    """All that the package has, by name."""
+    """Return all experiments of the package, by name."""
     return tuple(sorted(_found(), key=lambda experiment: experiment.name))
 
 
 def row_of(seed: str, case: Case, measurement: Measurement, rig: BenchRig) -> Row:
-    """A measured case beside the published number of its name."""
+    """Return a measured case beside the published number of its name."""
     theirs = published().get((seed, case.table, case.size, case.method, case.parameter))
     seconds, card = measurement.seconds(case.scope), CARDS.get(seed)
     return Row(
@@ -195,7 +195,7 @@ def row_of(seed: str, case: Case, measurement: Measurement, rig: BenchRig) -> Ro
 
 
 def ratio_row(seed: str, size: str, method: str, over: Row | None, under: Row | None, note: str) -> Row:
-    """The claim that something is so many times faster: time of `over` by that of `under`."""
+    """Return the row of a speed-up claim: time of `over` by that of `under`."""
     theirs = published().get((seed, "claim", size, method, "ratio_not_ms"))
     above, below = (row.ours if row else None for row in (over, under))
     ours = above / below if above and below else None
@@ -206,12 +206,12 @@ def ratio_row(seed: str, size: str, method: str, over: Row | None, under: Row | 
 
 
 def find_row(rows: Sequence[Row], **keys: Any) -> Row | None:
-    """The first row with these values."""
+    """Return the first row with these values."""
     return next((row for row in rows if all(getattr(row, name) == value for name, value in keys.items())), None)
 
 
 def with_own(cases: Sequence[Case], own: Sequence[Variant]) -> list[Case]:
-    """The cases, and each of somebody's own variants, conversion included, once for every problem of every table."""
+    """Return the cases, and each user variant, conversion included, once for every problem of every table."""
     named = {case.variant for case in cases}
     groups: dict[tuple[str, Problem], list[Case]] = {}
     for case in cases:
@@ -233,7 +233,7 @@ def _measured(rig: BenchRig, case: Case, effort: Effort) -> Measurement:
 
 
 def _work_of(case: Case) -> tuple[int, str]:
-    """Small problems first; those of one problem together."""
+    """Return a sort key: small problems first; those of one problem together."""
     return case.problem.flop, repr(case.problem)
 
 

@@ -12,16 +12,16 @@ from vgg16gpu_lab.variant import Layout
 
 
 def in_layout(x: npt.NDArray[Any], layout: Layout) -> npt.NDArray[Any]:
-    """(N, C, H, W) as it lies in memory."""
+    """Return (N, C, H, W) as it lies in memory."""
     return np.ascontiguousarray(x if layout == "CHW" else x.transpose(0, 2, 3, 1))
 
 
 def room(shape: tuple[int, int, int, int], layout: Layout) -> Array:
-    """Uninitialised, for maps of a shape (N, C, H, W)."""
+    """Return uninitialised memory for maps of a shape (N, C, H, W)."""
     batch, channels, rows, columns = shape
     return np.empty(shape if layout == "CHW" else (batch, rows, columns, channels), np.float32)
 
 
 def channels_first(y: Array, layout: Layout) -> Array:
-    """(N, C, H, W) of what lies in memory as `layout` says."""
+    """Return (N, C, H, W) of what lies in memory as `layout` says."""
     return y if layout == "CHW" else np.ascontiguousarray(y.transpose(0, 3, 1, 2))

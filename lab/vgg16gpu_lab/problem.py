@@ -91,20 +91,20 @@ class Problem:
         return 4 * self.outputs if self.bias else 0
 
     def random(self, seed: int = 0) -> tuple[Array, Array]:
-        """(x, weight): normal numbers, the weights scaled so that y is about as large as x."""
+        """Draw (x, weight): normal numbers, the weights scaled so that y is about as large as x."""
         random = np.random.default_rng(seed)
         x = random.standard_normal(self.x_shape, np.float32)
         weight = random.standard_normal(self.weight_shape, np.float32) / np.float32(math.sqrt(self.taps))
         return x, weight
 
     def random_bias(self, seed: int = 0) -> Array | None:
-        """(outputs,): normal numbers; None for a problem without a bias."""
+        """Draw (outputs,) normal numbers; None for a problem without a bias."""
         if not self.bias:
             return None
         return np.random.default_rng((seed, 1)).standard_normal(self.outputs, np.float32)
 
     def expected(self, x: npt.NDArray[Any], weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> Array64:
-        """The answer in float64, tap by tap; the bias, if there is one, is added last."""
+        """Compute the answer in float64, tap by tap; the bias, if there is one, is added last."""
         padding = ((0, 0), (0, 0), (self.padding, self.padding), (self.padding, self.padding))
         padded = np.pad(x.astype(np.float64), padding)
         y = np.zeros(self.y_shape)

@@ -25,7 +25,7 @@ class Card:
     bytes_per_s: float
 
     def percent(self, problem: Problem, seconds: float) -> float:
-        """What the least time for this problem is of `seconds`."""
+        """Return the least time for this problem in percent of `seconds`."""
         return 100 * max(problem.flop / self.flop_per_s, problem.nbytes / self.bytes_per_s) / seconds
 
 
@@ -35,7 +35,7 @@ CARDS: Final[Mapping[str, Card]] = {"S2": Card("Quadro M4000", 2.573e12, 192.3e9
 
 @cache
 def published() -> Mapping[Key, float]:
-    """Milliseconds of every row; of the rows of the table "claim" the ratio, a plain number."""
+    """Return the milliseconds of every row; for rows of the table "claim" the ratio, a plain number."""
     with TABLES.open(newline="", encoding="utf-8") as stream:
         return {
             (row["seed"], row["table"], row["size"], row["method"], row["parameter"]): float(row["milliseconds"])

@@ -50,7 +50,7 @@ class Reference:
 
     @cached_property
     def expected(self) -> Array64:
-        """Those rows of y in float64."""
+        """Compared rows of y in float64."""
         if self.is_whole:
             return self.problem.expected(*self.inputs, self.bias)
         return expected_rows(self.problem, *self.inputs, self.rows, self.bias)
@@ -62,13 +62,13 @@ class Reference:
 
     @property
     def extent(self) -> str:
-        """What `error` compares, in words."""
+        """Extent of the comparison in `error`, in words."""
         if self.is_whole:
             return "all outputs"
         return f"{len(self.rows)} of {self.problem.out_height} rows, and that all outputs are finite"
 
     def error(self, y: Array) -> float:
-        """Norm-wise error of y, (N, outputs, rows, columns), in the rows compared; NaN unless all of y is finite."""
+        """Return the norm-wise error of y, (N, outputs, rows, columns), in compared rows; NaN unless y is finite."""
         if not np.isfinite(y).all():
             return float("nan")
         part = y if self.is_whole else y[:, :, self.rows]
@@ -82,7 +82,7 @@ def expected_rows(
     rows: Rows,
     bias: npt.NDArray[Any] | None = None,
 ) -> Array64:
-    """Some rows of the answer in float64: (N, outputs, len(rows), columns)."""
+    """Compute some rows of the answer in float64: (N, outputs, len(rows), columns)."""
     batch, outputs, _, out_width = problem.y_shape
     y = np.zeros((batch, outputs, len(rows), out_width))
     columns = problem.stride * (out_width - 1) + 1

@@ -65,12 +65,12 @@ class Variant:
     takes_bias: bool = False  # whether it adds `places.bias` where the problem has one
 
     def allowed(self, problem: Problem) -> float:
-        """The tolerance of a problem: the error of a long sum in float32 grows with the root of its products."""
+        """Return the tolerance of a problem: a long sum's error in float32 grows with the root of its products."""
         products = problem.channels * problem.kernel**2
         return self.tolerance * max(1.0, math.sqrt(products / _SHORT_SUM))
 
     def with_defaults(self, parameters: Parameters) -> dict[str, int]:
-        """All parameters: those given, the usual value of the others. Raises InputError for unknown ones."""
+        """Return all parameters: those given, the usual value of the others. Raises InputError for unknown ones."""
         for name in parameters:
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
@@ -78,14 +78,14 @@ class Variant:
         return {name: values[0] for name, values in self.parameters.items()} | dict(parameters)
 
     def lacks(self, facts: DeviceFacts) -> str:
-        """What a device does not have that it needs; "" where it can run."""
+        """Return what a device lacks that the variant needs; "" where it can run."""
         if self.hopper and not (facts.compute_capability[0] == 9 and facts.tensor_maps):
             return f"it needs a GPU of compute capability 9.x and cuda-bindings, not {facts.name}"
         return ""
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
-    """Where the arrays lie, with at least `GAP_NBYTES` before and behind each, and how many bytes there are."""
+    """Return the arrays' places, with at least `GAP_NBYTES` before and behind each, and the number of bytes."""
     pointers, end = [], GAP_NBYTES
     for nbytes in _sizes(problem, workspace_nbytes):
         pointers.append(Pointer(Arena.ACTIVATIONS, end))
@@ -94,7 +94,7 @@ def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
 
 
 def gaps(problem: Problem, workspace_nbytes: int) -> Mapping[str, tuple[int, int]]:
-    """(offset, bytes) of what lies before the first array and behind each, where nobody has anything to write."""
+    """Return (offset, bytes) of the gaps before the first array and behind each, where no kernel may write."""
     found, total = places(problem, workspace_nbytes)
     starts = [each.offset for each in (found.x, found.weight, found.y, found.workspace, found.bias)]
     ends = [start + nbytes for start, nbytes in zip(starts, _sizes(problem, workspace_nbytes), strict=True)]

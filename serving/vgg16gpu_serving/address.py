@@ -60,7 +60,7 @@ def reserved(host: str, port: int) -> Iterator[Address]:
 
 
 def _claimed(address: Address) -> socket.socket:
-    """A name of the network namespace that goes with the process. Raises OSError where another server has it."""
+    """Claim a name in the network namespace that goes with the process. Raises OSError where another server has it."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0vgg16gpu serve {address}")
@@ -78,7 +78,7 @@ def _require_unused(family: int, address: Any) -> None:
 
 
 def _kept(family: int, address: Any) -> socket.socket:
-    """A socket that has the address and does not listen: front ends share it.
+    """Return a socket that has the address and does not listen: front ends share it. Raises OSError.
 
     Without SO_REUSEADDR it is in the way of another server's `_require_unused`. Connections that another program has
     just ended are then in its own way: only there it is set.

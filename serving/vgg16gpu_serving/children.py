@@ -43,7 +43,7 @@ class Child:
     silent: float | None = None
 
     def hear(self) -> Warm | Error | None:
-        """What it tells that is more than that it goes on; the last of it. Does not wait."""
+        """Return the child's last message other than a heartbeat, None without one. Does not wait."""
         told: Warm | Error | None = None
         with suppress(EOFError, OSError):
             while self.pipe.poll():
@@ -70,7 +70,7 @@ class Child:
 
 
 def started(target: Callable[..., None], given: tuple[Any, ...], name: str, patience: float) -> Child:
-    """A child that runs `target(*given, pipe)`, with SIGNALS blocked."""
+    """Start a child that runs `target(*given, pipe)`, with SIGNALS blocked."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=target, args=(*given, theirs), name=name, daemon=True)
     resource_tracker.ensure_running()  # who starts it first unblocks signals behind it
@@ -94,13 +94,13 @@ def answered(pipe: Connection) -> bool:
 
 
 def ignore_warnings() -> None:
-    """Have libraries say nothing of what strangers send, unless the user has asked for warnings (python -W)."""
+    """Ignore libraries' warnings of what strangers send, unless the user has asked for warnings (python -W)."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
 
 
 def ignore_signals() -> None:
-    """Leave it to the process that started this one to say when it is over."""
+    """Ignore SIGNALS: the process that started this one ends it."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -119,7 +119,7 @@ def failed(pipe: Connection, error: Error) -> NoReturn:
 
 
 def keep_for_good() -> None:
-    """What there is now stays: the collector of cycles passes it over from now on.
+    """Exempt all present objects from the collector of cycles.
 
     A full collection looks at every object of a process, 20 ms and more of them, while requests wait; and requests
     under way bring one about every few seconds.

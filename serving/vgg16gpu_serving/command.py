@@ -160,7 +160,7 @@ def serve_command(context: click.Context, /, **values: Any) -> None:
 
 
 def serve(options: Options) -> None:
-    """Until a signal. Raises what Model and Engine raise, and InputError."""
+    """Serve until a signal. Raises what Model and Engine raise, and InputError."""
     _check_names(options)
     tokens = _tokens(options.token_file)
     check_tls(options.tls_cert, options.tls_key)
@@ -178,7 +178,7 @@ def serve(options: Options) -> None:
 def _serve(
     options: Options, address: Address, tokens: tuple[bytes, ...], log: LogFile | None, stack: ExitStack
 ) -> None:
-    """With the address taken. stack: closes what is opened."""
+    """Serve with the address taken. stack: closes what is opened."""
     model = Model(find_model(options.model))
     name = model.path.stem if options.name is None else options.name
     if options.name is None:
@@ -214,7 +214,7 @@ def _serve(
     hosts = options.host_names if address.is_loopback or options.host_names else None
 
     def served(description: Description) -> Served:
-        """With the names of the classes, where the first output is the model's own scores."""
+        """Return the model's facts, with class names where the first output is the model's own scores."""
         classes = class_count((1, *description.outputs[0].shape))
         named = notes.names(classes) if classes and not options.outputs else ()
         told = explainable(model, description.input.shape) if options.page else None
@@ -227,7 +227,7 @@ def _serve(
 
 
 def _files_of(model: Model, precision: str) -> list[Path]:
-    """What a device process loads of a model: its file, what lies beside it, and scales where they are read."""
+    """Return the files that a device process loads of a model: its own, those beside it, and scales for int8."""
     paths = list(model.file.paths)
     if precision == "int8" and not model.has_scales:
         paths.append(scales_path(model.path))
@@ -252,7 +252,7 @@ def _check_name(name: str) -> None:
 
 
 def front_ends(*, device_waits: bool) -> int:
-    """How many there are by default: one for each core, less one where the device's process computes or decodes."""
+    """Return the default number of front ends: one a core, less one where the device process computes or decodes."""
     return max(1, min(_MOST_WORKERS, usable_cores() - (not device_waits)))
 
 
@@ -270,7 +270,7 @@ def _bounds(options: Options, queue: int) -> Bounds:
 
 
 def _tokens(file: Path | None) -> tuple[bytes, ...]:
-    """The lines of the file. Raises InputError where it cannot be read, is empty, or no header can hold a line."""
+    """Return the lines of the file. Raises InputError where it is unreadable or empty, or no header can hold a line."""
     if file is None:
         return ()
     name = f"'{file}'"

@@ -30,7 +30,7 @@ class DeviceMetrics:
         self._memory = gauge.labels(str(device))
 
     def used(self, nbytes: int) -> None:
-        """So many bytes are taken now."""
+        """Set the used bytes."""
         self._memory.set(nbytes)
 
 
@@ -70,7 +70,7 @@ class Metrics:
         self._slots = Gauge("vgg16gpu_slots_used", "Images in slots.", multiprocess_mode="livesum")
 
     def replied(self, status: int, seconds: float, used: int) -> None:
-        """A request of any kind is over. used: slots that are leased."""
+        """Record the end of a request of any kind. used: slots that are leased."""
         if status not in self._codes:
             self._codes[status] = self._requests.labels(str(status))
         self._codes[status].inc()
@@ -78,11 +78,11 @@ class Metrics:
         self._slots.set(used)
 
     def decoded(self, seconds: float) -> None:
-        """The pictures of a request are rows of pixels, or are refused."""
+        """Record the seconds in which a request's pictures became rows of pixels, or were refused."""
         self._decoded.observe(seconds)
 
     def answered(self, images: int, answer: Answer) -> None:
-        """The images of a request have scores."""
+        """Record that the images of a request have scores."""
         device = self._devices.get(answer.device) or self._found(answer.device)
         device.images.inc(images)
         device.queued.observe(answer.queued)
@@ -95,7 +95,7 @@ class Metrics:
         return found
 
     def exposed(self) -> tuple[bytes, str]:
-        """Those of all processes as text, and its type."""
+        """Return the metrics of all processes as text, and its type."""
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
         return generate_latest(registry), CONTENT_TYPE_LATEST

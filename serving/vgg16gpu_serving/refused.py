@@ -15,10 +15,10 @@ class RefusedError(Error):
 
 
 def no_device() -> RefusedError:
-    """While the device process is starting."""
+    """Return the error while the device process is starting."""
     return RefusedError(503, "the device process is starting; try again in a moment", retry=True)
 
 
 def too_late() -> RefusedError:
-    """Of a request whose deadline passed before it had its scores."""
+    """Return the error of a request whose deadline passed before it had its scores."""
     return RefusedError(503, "the request was not answered before its deadline; try again with less load", retry=True)

@@ -40,17 +40,17 @@ class Picture(NamedTuple):
 
 
 def room_for(row: Bytes, nbytes: int) -> Bytes | None:
-    """Where a picture's bytes go in a row of input; None where it has no room for so many."""
+    """Return the place of a picture's bytes in a row of input; None where it is too small for `nbytes`."""
     return row[_HEAD_NBYTES:][:nbytes] if _HEAD_NBYTES + nbytes <= len(row) else None
 
 
 def put_head(row: Bytes, nbytes: int, height: int = 0, width: int = 0, sampling: int = 0) -> None:
-    """Say what lies in `room_for` so many bytes."""
+    """Write the head of a picture in `room_for` `nbytes` bytes."""
     row[:_HEAD_NBYTES].view(np.uint32)[:] = nbytes, height, width, sampling
 
 
 def put_picture(row: Bytes, picture: Picture) -> None:
-    """Into a row of input that has room for it."""
+    """Write a picture into a row of input that has room for it."""
     place = room_for(row, len(picture.data))
     assert place is not None
     place[:] = picture.data
@@ -58,7 +58,7 @@ def put_picture(row: Bytes, picture: Picture) -> None:
 
 
 def picture_in(row: Bytes) -> Picture:
-    """The reverse; its bytes stay where they are."""
+    """Read a picture from a row of input; its bytes stay where they are."""
     nbytes, *shape = row[:_HEAD_NBYTES].view(np.uint32).tolist()
     return Picture(row[_HEAD_NBYTES:][:nbytes], *shape)
 
@@ -72,7 +72,7 @@ class SlotLayout:
 
     @classmethod
     def of(cls, description: Description) -> SlotLayout:
-        """That of a model: of what it takes floats are the largest; pictures may be larger."""
+        """Return the layout of a model: of its inputs floats are the largest; pictures may be larger."""
         pictures = _PICTURE_NBYTES if description.room_nbytes else 0
         return cls(max(4 * description.input.size, pictures), tuple(each.size for each in description.outputs))
 
@@ -98,16 +98,16 @@ class SlotMemory:
         self._outputs = [rows[:, first : first + 4 * size] for first, size in zip(ends, layout.outputs, strict=False)]
 
     def input(self, slot: int, nbytes: int) -> npt.NDArray[np.uint8]:
-        """The first bytes of the row of input."""
+        """Return the first bytes of the row of input."""
         return self._inputs[slot, :nbytes]
 
     def outputs(self, slot: int) -> list[npt.NDArray[np.float32]]:
-        """A row of each output, flat."""
+        """Return a row of each output, flat."""
         return [rows[slot].view(np.float32) for rows in self._outputs]
 
 
 def slot_memory(layout: SlotLayout, count: int) -> int:
-    """The descriptor of memory for so many slots."""
+    """Create memory for `count` slots; return its descriptor."""
     descriptor = os.memfd_create("vgg16gpu-slots")
     os.ftruncate(descriptor, -(-layout.stride * count // mmap.PAGESIZE) * mmap.PAGESIZE)
     return descriptor

@@ -46,13 +46,13 @@ class Asked:
     slots: Sequence[int] = ()
 
     def packed(self) -> bytes:
-        """As a message."""
+        """Pack the request into a message."""
         head = _ASKED.pack(self.kind, self.number, self.sent, self.deadline)
         return head + struct.pack(f"<{len(self.slots)}I", *self.slots)
 
     @classmethod
     def unpacked(cls, message: Message) -> Asked:
-        """The reverse."""
+        """Parse a request."""
         kind, number, sent, deadline = _ASKED.unpack_from(message)
         slots = struct.unpack_from(f"<{(len(message) - _ASKED.size) // 4}I", message, _ASKED.size)
         return cls(Kind(kind), number, sent, deadline, slots)
@@ -74,13 +74,13 @@ class Answer:
     device: int = 0
 
     def packed(self) -> bytes:
-        """As a message."""
+        """Pack the answer into a message."""
         text = self.text.encode(errors="replace")[: MAX_NBYTES // 4]
         return _ANSWER.pack(self.status, self.batch, len(text), self.number, self.queued, self.computed) + text
 
     @classmethod
     def unpacked(cls, message: Message, device: int = 0) -> list[Answer]:
-        """The reverse, of several one after the other."""
+        """Parse concatenated answers."""
         found, place = [], 0
         while place < len(message):
             status, batch, length, number, queued, computed = _ANSWER.unpack_from(message, place)
@@ -101,7 +101,7 @@ class Outbox:
         return bool(self._waiting)
 
     def add(self, message: bytes) -> None:
-        """Behind all others."""
+        """Append a message."""
         self._waiting.append(message)
 
     def send(self, into: socket.socket, joined: int = 1) -> bool:

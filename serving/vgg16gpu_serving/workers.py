@@ -26,7 +26,7 @@ class CancelToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """The work is wanted no more: what has not begun will not begin."""
+        """Cancel the work: what has not begun will not begin."""
         self._is_cancelled = True
 
     @property
@@ -41,7 +41,7 @@ class CancelToken:
 
 
 def _nothing() -> None:
-    """The default of `Workers.run`."""
+    """Do nothing: the default of `Workers.run`."""
 
 
 class Workers:

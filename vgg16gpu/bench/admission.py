@@ -19,7 +19,7 @@ class WrongScoresError(Error):
 
 
 def checked(scores: Array, references: Array, precision: str, what: str) -> float:
-    """The error of our scores. Raises WrongScoresError, naming `what` was run, when it is too large."""
+    """Return the error of our scores. Raises WrongScoresError, naming `what` was run, when it is too large."""
     error = float(score_error(scores, references).max())
     if not error <= ADMITTED_ERRORS[precision]:
         raise WrongScoresError(
@@ -33,7 +33,7 @@ def checked(scores: Array, references: Array, precision: str, what: str) -> floa
 def admit(
     peer: RemotePeer, x: Array, scores: Array, precision: str, stack: ExitStack, remarks: Remarks
 ) -> list[Admitted]:
-    """The contenders of a peer that compute our `scores` from `x`, with their errors; the others are named as absent.
+    """Return a peer's contenders that compute our `scores` from `x`, with their errors; note the others as absent.
 
     Those that are there for their time alone are not checked, and their error is None. `stack` closes all.
     """
@@ -59,7 +59,7 @@ def admit(
 
 
 def _judged(contender: Contender, scores: Array, precision: str) -> tuple[float | None, str]:
-    """(error, why the contender may not be timed); the error is None where it means nothing."""
+    """Return (error, why the contender may not be timed); the error is None where it means nothing."""
     if contender.unchecked:
         return None, ""
     theirs, bound = contender.scores(), peer_tolerance(precision, tf32=contender.tf32)

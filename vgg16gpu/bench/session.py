@@ -83,7 +83,7 @@ def run_benchmark(
 def _run(
     wanted: BenchmarkConfig, fleet: PeerProcesses, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]
 ) -> Findings:
-    """The benchmark, beside peers whose frameworks are being imported."""
+    """Run the benchmark, beside peers whose frameworks are being imported."""
     graph = wanted.model.graph(outputs=wanted.outputs)
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
@@ -118,7 +118,7 @@ def _run(
 
 
 def sample_inputs(shape: tuple[int, ...]) -> Array:
-    """Ten inputs of one sample's `shape`: the testbench's structured pictures, or random numbers for another rank."""
+    """Return ten inputs of a sample's `shape`: the testbench's pictures, or random numbers for another rank."""
     if len(shape) == 3:
         items = standard_inputs(shape, default_mean(shape[0]), default_std(shape[0]))
         return np.stack([item.array for item in items]).astype(np.float32)
@@ -136,9 +136,9 @@ class _Model:
 
 
 def _references(wanted: BenchmarkConfig, graph: Graph, shape: tuple[int, ...], inputs: Array, say: Say) -> Array | None:
-    """The scores that onnxruntime gives, before the engine's weights come: its session is gone by then.
+    """Return onnxruntime's scores, computed before the engine's weights come: its session is gone by then.
 
-    Of outputs that were asked for it is the first, a row for each input.
+    Of outputs that were asked for it is the first, a row for each input. None without onnxruntime.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return None
@@ -155,7 +155,7 @@ def _references(wanted: BenchmarkConfig, graph: Graph, shape: tuple[int, ...], i
 
 
 def _begin(wanted: BenchmarkConfig, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
-    """What does not depend on the precision."""
+    """Measure what does not depend on the precision."""
     say("measuring the ceilings of the device")
     kind = engine.device.facts.kind
     ceilings = measure_ceilings(engine.device)
@@ -257,7 +257,7 @@ class _Bench:
     def _time(
         self, admitted: Sequence[Admitted], batch: int, what: str
     ) -> tuple[tuple[BenchmarkEntry, ...], Sequence[dict[str, str]]]:
-        """The entries of all contenders that came through, and the cards' state after the cool regime."""
+        """Return the entries of all contenders that came through, and the cards' state after the cool regime."""
         contenders = [contender for contender, _ in admitted]
         self.say(f"{what}: {len(contenders)} contenders, cool")
         cool: dict[int, Times] = {}
@@ -281,7 +281,7 @@ class _Bench:
     def _sustained(
         self, contenders: Sequence[Contender], cool: Mapping[int, Times], batch: int
     ) -> dict[int, Sustained]:
-        """The fastest variants under load, by their place among the contenders."""
+        """Measure the fastest variants under load; return them by their place among the contenders."""
         chosen = _fastest(contenders, cool)
         watch = Watch(self.findings.kind)
         found = measure_sustained([contenders[i] for i in chosen], self.findings.sustained_s, watch)
@@ -299,7 +299,7 @@ class _Bench:
 
 
 def _fastest(contenders: Sequence[Contender], cool: Mapping[int, Times]) -> list[int]:
-    """The fastest variant of each name on the device, its TF32 apart, ours first; nothing that is host to host only."""
+    """Return the fastest variant of each name on the device, its TF32 apart, ours first; none that is host to host."""
     best: dict[tuple[str, bool], tuple[float, int]] = {}
     for i, times in cool.items():
         contender = contenders[i]

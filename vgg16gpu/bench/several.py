@@ -103,7 +103,7 @@ def measure_several(wanted: DevicesConfig, say: Say) -> Content:
 
 
 def _counts(most: int) -> list[int]:
-    """1, 2, 4, ... and all."""
+    """Return 1, 2, 4, ... and all."""
     return [*itertools.takewhile(lambda count: count < most, (1 << power for power in range(most))), most]
 
 
@@ -122,7 +122,7 @@ def _pool(wanted: DevicesConfig, names: Sequence[str], precision: str) -> Engine
 
 
 def _arrays(pool: EnginePool) -> list[Images]:
-    """Batches of pictures as bytes, as a user has them in memory."""
+    """Return batches of pictures as bytes, as a user has them in memory."""
     batch, channels, height, width = pool.engine.program.input.shape
     pictures = structured_images(ARRAYS, max(height, width), seed=0)[:, :height, :width]
     pictures = np.resize(pictures, (ARRAYS, height, width, channels)).astype(np.uint8)
@@ -144,7 +144,7 @@ def _streamed(
 
 
 def _rate(results: Iterable[Any]) -> float:
-    """Images a second, from the first result to the last."""
+    """Return images a second, from the first result to the last."""
     count, first = 0, 0.0
     for scores in results:
         if first:

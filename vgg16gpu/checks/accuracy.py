@@ -32,7 +32,7 @@ _TOLERANCE_FACTOR = 16.0
 
 
 def score_error(scores: Floats, reference: Floats) -> npt.NDArray[np.float64]:
-    """max|y - r| / max|r| of each row of (N, K) scores, as (N,) float64. NaN where a score is NaN.
+    """Return max|y - r| / max|r| of each row of (N, K) scores, as (N,) float64. NaN where a score is NaN.
 
     A reference of zeros gives 0 for equal scores and infinity for others. Raises InputError when the shapes differ.
     """
@@ -44,14 +44,14 @@ def score_error(scores: Floats, reference: Floats) -> npt.NDArray[np.float64]:
 
 
 def layer_error(value: Floats, reference: Floats) -> float:
-    """||y - r|| / ||r|| in float64 over the whole tensor. NaN when any element is NaN."""
+    """Return ||y - r|| / ||r|| in float64 over the whole tensor. NaN when any element is NaN."""
     y, r = _pair(value, reference)
     with np.errstate(invalid="ignore"):
         return float(_ratio(np.linalg.norm((y - r).ravel()), np.linalg.norm(r.ravel())))
 
 
 def tolerance(reduction_length: int, *scales: float) -> float:
-    """The absolute error allowed for a float32 sum of `reduction_length` products.
+    """Return the absolute error allowed for a float32 sum of `reduction_length` products.
 
     `scales` are the typical magnitudes (root mean square) of the factors: 16 * epsilon * sqrt(length) * product.
     """
@@ -147,7 +147,7 @@ TF32_TOLERANCE = ADMITTED_ERRORS["fp16"]
 
 
 def peer_tolerance(precision: str, *, tf32: bool) -> float:
-    """The bound for a peer that computes in this precision; `tf32`: with products of TF32."""
+    """Return the bound for a peer that computes in this precision; `tf32`: with products of TF32."""
     return TF32_TOLERANCE if tf32 else PEER_TOLERANCES[precision]
 
 
@@ -168,7 +168,7 @@ class Rounding:
 
 
 def rounding_of(numbers: Scores) -> Rounding | None:
-    """The coarsest rounding that explains all these numbers; None where they look like float32."""
+    """Return the coarsest rounding that explains all these numbers; None where they look like float32."""
     finite = numbers[np.isfinite(numbers) & (numbers != 0)]
     if finite.size < _FEWEST:
         return None

@@ -144,7 +144,7 @@ def survey(device: str = "auto") -> Machine:
 
 
 def toolkit_problem(toolkit: Toolkit, driver: Driver | None) -> str:
-    """Why a toolkit cannot compile kernels here, or ""."""
+    """Return why a toolkit cannot compile kernels here, or ""."""
     return (objection(toolkit, driver, linked=False) if driver else "") or compile_problem(toolkit)
 
 
@@ -189,7 +189,7 @@ def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_dev
 
 
 def try_device_apart(name: str, run: Runner = run_quietly) -> DeviceTrial:
-    """`try_device` in a process of its own: a broken driver or build may end the process, and must not end this one."""
+    """Run `try_device` in a process of its own: a broken driver or build may end the process, but not this one."""
     result = run([sys.executable, "-m", "vgg16gpu.checks.doctor", name])
     try:
         return DeviceTrial(**json.loads(result.stdout))
@@ -272,7 +272,7 @@ def _cards(machine: Machine) -> tuple[Gpu, ...]:
 
 
 def kernel_families(gpu: Gpu, *, tensor_maps: bool) -> tuple[str, ...]:
-    """The families of kernels that a card can run, the best first. `tensor_maps`: whether cuda-bindings loads."""
+    """Return the kernel families that a card can run, the best first. `tensor_maps`: whether cuda-bindings loads."""
     facts = DeviceFacts("cuda", gpu.name, 1, gpu.compute_capability, 0, gpu.memory_total, 0, tensor_maps)
     has_mma = gpu.compute_capability >= FIRST_WITH_MMA
     return (*("wgmma",) * has_wgmma(facts), *("mma",) * has_mma, "ffma")

@@ -138,7 +138,7 @@ class _Windows(NamedTuple):
         return np.pad(x, ((0, 0), (0, 0), *((axis.before, axis.after) for axis in self.axes)), constant_values=value)
 
     def taps(self) -> Iterator[tuple[slice, ...]]:
-        """Give for each place of a window, row by row, where in the padded axes all windows read there."""
+        """Yield for each place of a window, row by row, where in the padded axes all windows read there."""
         return itertools.product(*(map(axis.reads, range(axis.size)) for axis in self.axes))
 
 

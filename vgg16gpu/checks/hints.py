@@ -39,7 +39,7 @@ class _SameForm:
 
 
 def reference_hints(names: Sequence[str], scores: Scores, references: Scores, bound: float) -> tuple[str, ...]:
-    """A line for each thing that keeps (N, K) references from agreeing with the scores of inputs with these names.
+    """Return a line for each reason why (N, K) references differ from the scores of inputs with these names.
 
     Empty where `score_error` of every input is within `bound`, and where nothing was found.
     """
@@ -62,7 +62,7 @@ def reference_hints(names: Sequence[str], scores: Scores, references: Scores, bo
 def _found(
     names: Sequence[str], failing: npt.NDArray[np.intp], ours: _Rows, theirs: _Rows, slack: _Rows, bound: float
 ) -> Iterator[str]:
-    """What explains the failing inputs, as hints; "" where `slack` does."""
+    """Yield explanations of the failing inputs, as hints; "" where `slack` explains them."""
     form = _form(ours, theirs, slack, bound)
     rows = form.theirs[failing], form.allowed[failing]
     if _agree(form.ours, *rows):
@@ -79,7 +79,7 @@ def _found(
 
 
 def _form(ours: _Rows, theirs: _Rows, slack: _Rows, bound: float) -> _SameForm:
-    """The same form, if one of them is probabilities or their logarithms and the other is not."""
+    """Convert both to the same form, if one is probabilities or their logarithms and the other is not."""
     near = bound * _largest(theirs) + slack
     ours_sum, theirs_sum = _are_probabilities(ours, 0), _are_probabilities(theirs, slack)
     if theirs_sum and not ours_sum:
@@ -116,7 +116,7 @@ def _are_probabilities(rows: _Rows, slack: _Rows | int) -> bool:
 
 
 def _error_of_probabilities(scores: _Rows, bound: float) -> _Rows:
-    """By how much softmax may differ where scores do by `bound`: no probability changes faster than half of that."""
+    """Return how much softmax may differ if scores do by `bound`: probabilities change at most half as fast."""
     return np.minimum(bound * _largest(scores) / 2, _MOST) + _FLOAT32
 
 
@@ -134,14 +134,14 @@ def _agree(ours: _Rows, theirs: _Rows, allowed: _Rows) -> bool:
 
 
 def _nearest(ours: _Rows, theirs: _Rows) -> npt.NDArray[np.intp]:
-    """For each of our rows the place of theirs that is least far away."""
+    """Return for each of our rows the index of the nearest of theirs."""
     known = np.nan_to_num(theirs, posinf=0, neginf=0)
     squares = np.square(known).sum(axis=1)
     return np.asarray((squares - 2 * np.nan_to_num(ours, posinf=0, neginf=0) @ known.T).argmin(axis=1))
 
 
 def _classes(ours: _Rows, theirs: _Rows) -> npt.NDArray[np.intp] | None:
-    """For each of our classes that of theirs which answers most alike; None where these are not nearly all classes."""
+    """Return for each of our classes that of theirs which answers most alike; None unless these are nearly all."""
     order = _nearest(ours.T, theirs.T)
     return order if len(np.unique(order)) >= _DIFFERENT * len(order) else None
 
@@ -176,7 +176,7 @@ def _rounded(rounding: Rounding) -> str:
 
 
 def _allowed(rounding: Rounding, references: _Rows, bound: float) -> str:
-    """What to do where they are not to be had."""
+    """Return the advice to allow for rounding with --tolerance."""
     largest = _largest(references)
     error = float(np.nanmax(rounding.slack / np.where(largest > 0, largest, np.inf)))
     return (
@@ -185,6 +185,6 @@ def _allowed(rounding: Rounding, references: _Rows, bound: float) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """With one digit, not below the value."""
+    """Format a value with one digit, rounded up."""
     power = math.floor(math.log10(value))
     return f"{math.ceil(value / 10**power) * 10.0**power:g}"

@@ -44,11 +44,11 @@ class Oracle:
         self._output = self._session.get_outputs()[0].name
 
     def scores(self, x: Array) -> Array:
-        """The first output for (N, ...) inputs, computed in the model's own batch size, or one by one."""
+        """Compute the first output for (N, ...) inputs, in the model's own batch size, or one by one."""
         return np.concatenate([self._scores(part)[:count] for part, count in self._parts(x)])
 
     def values(self, x: Array, names: Sequence[str]) -> Mapping[str, Array]:
-        """Values of the model for one (1, ...) input, by ONNX name; `names` among those given at construction."""
+        """Compute values of the model for one (1, ...) input, by ONNX name, of the names given at construction."""
         part, _ = self._parts(x[:1])[0]
         return dict(zip(names, self._run(list(names), part), strict=True))
 
@@ -62,7 +62,7 @@ class Oracle:
         return scores
 
     def _parts(self, x: Array) -> list[tuple[Array, int]]:
-        """Batches that the model takes, the last filled with zeros, each with the number of its real rows."""
+        """Return batches that the model takes, the last filled with zeros, each with the number of its real rows."""
         fixed = self._input.shape[0]
         size = fixed if isinstance(fixed, int) else 1
         parts = []
@@ -80,7 +80,7 @@ class Oracle:
 
 
 def _changed(file: OnnxFile, names: Sequence[str], edit: Edit | None) -> bytes:
-    """The model edited or with further outputs, without weights: they stay in its file, as external data.
+    """Return the model edited or with further outputs; weights stay in its file, as external data.
 
     One that was made of arrays has no such file, and comes with its weights.
     """
@@ -102,7 +102,7 @@ def _changed(file: OnnxFile, names: Sequence[str], edit: Edit | None) -> bytes:
 
 
 def _point_at_file(tensors: Any, file: OnnxFile) -> None:
-    """Large raw data in the model file as external data in that file; what is coded otherwise is decoded."""
+    """Refer to large raw data in the model file as external data; decode what is coded otherwise."""
     for tensor in tensors:
         entries = {entry.key: entry for entry in tensor.external_data}
         if "location" not in entries or entries["location"].value != INSIDE:

@@ -28,13 +28,13 @@ def open_session(
     arena: bool = True,
     quiet: bool = False,
 ) -> Any:
-    """An onnxruntime.InferenceSession of a model file, or of a model's bytes.
+    """Open an onnxruntime.InferenceSession of a model file, or of a model's bytes.
 
     `settings`: the provider's own options. `weights_folder`: where external data of a model given as bytes lies.
     `threads`: of one operator and of the session (default: VGG16GPU_THREADS, else onnxruntime's choice). Without
-    `optimise` each node is computed as it stands. Without `arena` memory is given back at once. `quiet`: not even
-    errors are logged; what stops the session is raised in any case.
-    Raises Error when onnxruntime is missing, and ModelError when it refuses the model.
+    `optimise` each node is computed as it stands. Without `arena` memory is freed at once. `quiet`: not even errors are
+    logged; what stops the session is raised in any case. Raises Error when onnxruntime is missing, and ModelError when
+    it refuses the model.
     """
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
@@ -59,7 +59,7 @@ def open_session(
 
 
 def import_onnxruntime() -> Any:
-    """The module. Raises Error where it is not installed."""
+    """Import onnxruntime. Raises Error where it is not installed."""
     try:
         import onnxruntime  # noqa: PLC0415 - needed by checks only
     except ImportError as error:
@@ -80,10 +80,10 @@ def _is_utf8(path: Path) -> bool:
 
 
 def _threads_from_environment() -> int:
-    """As many as the cpu device computes with; 0 where that is not limited (or not understood: the device says so)."""
+    """Return the threads of the cpu device; 0 where they are not limited (or not understood: the device says so)."""
     return named_threads() or 0
 
 
 def first_line(error: Exception) -> str:
-    """What onnxruntime says, without the lines about its own sources."""
+    """Return onnxruntime's message without the lines about its own sources."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -55,16 +55,16 @@ class QuantisedOracle:
         self._input = graph.input.name
 
     def scores(self, x: Array) -> Array:
-        """The first output for (N, ...) float32 inputs, one by one."""
+        """Compute the first output for (N, ...) float32 inputs, one by one."""
         return np.concatenate([self.values(x[i : i + 1])[0] for i in range(len(x))])
 
     def values(self, x: Array) -> tuple[Array, ...]:
-        """All outputs of the graph, in order, for one (1, ...) float32 input."""
+        """Compute all outputs of the graph, in order, for one (1, ...) float32 input."""
         return tuple(self._session.run(None, {self._input: x}))
 
 
 def qdq_model(graph: Graph, scales: Scales) -> onnx.ModelProto:
-    """The graph in ONNX's quantised form, for any batch size; outputs keep their names.
+    """Return the graph in ONNX's quantised form, for any batch size; outputs keep their names.
 
     Raises ModelError for weights that integers cannot hold, and for ops that a VGG does not have.
     """
@@ -124,7 +124,7 @@ class _Writer:
                 )
 
     def _sum_of_products(self, op: Conv | Gemm, integers: QuantisedOp) -> None:
-        """Conv or Gemm on what its integers stand for, ReLU and pooling."""
+        """Write Conv or Gemm on the real numbers of its integers, ReLU and pooling."""
         x = self._round_trip(op.x, integers.x)
         if isinstance(op, Gemm) and op.flattens:
             x = self._round_trip(self._node("Flatten", [x], f"{op.y}/flat"), integers.x)
@@ -150,7 +150,7 @@ class _Writer:
             self._node("AveragePool", [x], y, **_window(op.window), count_include_pad=int(op.count_include_pad))
 
     def _round_trip(self, x: str, scale: Scale) -> str:
-        """The value as its integers hold it, in float32."""
+        """Write the value rounded to its integers, in float32; return its name."""
         if x not in self._rounded:
             zero = np.int8(0) if scale.signed else np.uint8(0)
             operands = [self._constant(f"{x}/step", np.float32(scale.step)), self._constant(f"{x}/zero", zero)]
@@ -159,14 +159,14 @@ class _Writer:
         return self._rounded[x]
 
     def _bias(self, name: str, bias: Array, steps: Array) -> str:
-        """The bias in units of the integer sums, as QLinearConv takes it; float32 where int32 is too small."""
+        """Write the bias in units of the integer sums, as QLinearConv takes it; float32 where int32 is too small."""
         units = np.rint(bias / steps.astype(np.float64))
         if np.abs(units).max() >= 2**31:
             return self._constant(name, bias)
         return self._dequantised(name, units.astype(np.int32), steps)
 
     def _dequantised(self, name: str, integers: Any, steps: Array) -> str:
-        """Integers times a step for each of the first axis."""
+        """Write integers times a step for each of the first axis; return the name."""
         zeros = self._constant(f"{name}/zeros", np.zeros(len(steps), integers.dtype))
         operands = [self._constant(f"{name}/integers", integers), self._constant(f"{name}/steps", steps), zeros]
         return self._node("DequantizeLinear", operands, name, axis=0)

@@ -33,7 +33,7 @@ def rounds_values(model: onnx.ModelProto) -> bool:
 
 
 def without_rounding(model: onnx.ModelProto, read: Read) -> None:
-    """Make each QuantizeLinear of a run-time value a Clip, and the DequantizeLinear behind it an Identity.
+    """Turn each QuantizeLinear of a run-time value into a Clip, and the DequantizeLinear behind it into an Identity.
 
     Weights stay as the integers make them. Raises ModelError for scales that are no constants, or one for each channel,
     and for a DequantizeLinear with other numbers than the QuantizeLinear before it.
@@ -140,7 +140,7 @@ class _Constants:
 
 
 def _quantised(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes that make, pass on and read integers of run-time values, in order."""
+    """Return the nodes that make, pass on and read integers of run-time values, in order."""
     stored = {tensor.name for tensor in model.graph.initializer}
     run_time = {item.name for item in model.graph.input} - stored
     integers: set[str] = set()
@@ -157,7 +157,7 @@ def _quantised(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def _clip(model: onnx.ModelProto, node: onnx.NodeProto, found: QuantisedRange) -> None:
-    """Make a node the Clip to what the integers can mean."""
+    """Turn a node into the Clip to what the integers can mean."""
     kind = type(found.scale)
     limits = [kind(limit - found.zero) * found.scale for limit in (found.low, found.high)]
     opset = max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))

@@ -42,7 +42,7 @@ class References:
 
 
 def read_references(path: Path, names: Sequence[str], classes: int) -> References:
-    """The rows for inputs of these names; K is `classes`. Raises InputError where there is not one for each of them."""
+    """Read the rows for inputs of these names; K is `classes`. Raises InputError unless each has one."""
     if not path.is_file():
         raise InputError(f"references '{path}' do not exist")
     if path.suffix.lower() == _TEXT:  # numbers need not be a line an input
@@ -68,7 +68,7 @@ def read_references(path: Path, names: Sequence[str], classes: int) -> Reference
 
 
 def _in_order(path: Path, rows: Scores, count: int, classes: int) -> Scores:
-    """(count, classes) of rows without names; where each has one number they are numbers in sequence."""
+    """Return (count, classes) of rows without names; single numbers are read in sequence. Raises InputError."""
     if rows.shape[1] == 1 and rows.size == count * classes:
         return rows.reshape(count, classes)
     if rows.shape[1] == 1 and rows.size and rows.size % classes == 0:
@@ -97,7 +97,7 @@ def _check_classes(path: Path, rows: Scores, count: int, classes: int) -> None:
 
 
 def _named(path: Path, found: Sequence[str], rows: Scores, names: Sequence[str]) -> Scores:
-    """The rows of these names, in this order."""
+    """Return the rows of these names, in this order. Raises InputError for a missing or double name."""
     places = {name: place for place, name in enumerate(found)}
     keys = [name if name in places else storable(name) for name in names]  # .parquet has no bytes that are no UTF-8
     missing = [name for name, key in zip(names, keys, strict=True) if key not in places]

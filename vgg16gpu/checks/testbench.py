@@ -55,7 +55,7 @@ class InputVerdict:
 
     @property
     def correct(self) -> bool | None:
-        """Whether the best class is the label; None without one."""
+        """True if the best class is the label; None without a label."""
         return None if self.label is None else self.top1 == self.label
 
 
@@ -181,7 +181,7 @@ class AnswersReport:
 
     @property
     def first_bad_step(self) -> StepVerdict | None:
-        """Where an error first appears."""
+        """First step with an error."""
         return next((step for step in self.steps if not step.passed), None)
 
     @property
@@ -219,7 +219,7 @@ class AnswersReport:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed."""
+        """True without failures."""
         return not self.failures
 
 
@@ -233,7 +233,7 @@ def judge(
     same_best: bool = True,
     classes: int | None = None,
 ) -> tuple[InputVerdict, ...]:
-    """One verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
+    """Return one verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
 
     Where two classes are the reference's best, each of them is right. classes: how many, default K; 0 where the numbers
     are not scores of classes, and nothing is ranked. Raises InputError when the shapes differ.
@@ -278,7 +278,7 @@ def control(references: Array, classes: int, tolerance: float = SCORE_TOLERANCE)
 def judge_steps(
     values: Iterable[tuple[tuple[str, ...], Array]], references: Mapping[str, Array], tolerance: float = SCORE_TOLERANCE
 ) -> tuple[StepVerdict, ...]:
-    """A verdict for every stored value that `references` knows; values of more rows than the reference are cut."""
+    """Return a verdict for every stored value in `references`; values of more rows than the reference are cut."""
     verdicts = []
     for names, value in values:
         if names[-1] in references:
@@ -295,7 +295,7 @@ def judge_values(
     references: Sequence[Array],
     tolerance: float = SCORE_TOLERANCE,
 ) -> tuple[StepVerdict, ...]:
-    """A verdict for each named value of an input; references of more rows are cut. InputError where shapes differ."""
+    """Return a verdict for each named value of an input; longer references are cut. Raises InputError."""
     verdicts = []
     for aliases, value, reference in zip(names, values, references, strict=True):
         error = layer_error(value, reference[: len(value)] if value.ndim else reference)
@@ -304,18 +304,18 @@ def judge_values(
 
 
 def worst_steps(runs: Iterable[Sequence[StepVerdict]]) -> tuple[StepVerdict, ...]:
-    """Per step the worst of several inputs: one that fails, then the largest error; NaN is worst of all."""
+    """Return per step the worst of several inputs: one that fails, then the largest error; NaN is worst of all."""
     columns = zip(*runs, strict=True)
     return tuple(max(column, key=lambda step: (not step.passed, *nan_last(step.error))) for column in columns)
 
 
 def nan_last(error: float) -> tuple[bool, float]:
-    """A sorting key that takes NaN for worse than any number."""
+    """Return a sorting key that takes NaN for worse than any number."""
     return math.isnan(error), error
 
 
 def standard_inputs(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> list[NamedInput]:
-    """Ten structured pictures as normalised float32 of one sample's shape (C, H, W). Raises InputError for others."""
+    """Return ten structured pictures as normalised float32 of a sample's shape (C, H, W). Raises InputError."""
     if len(shape) != 3:
         raise InputError(f"the model takes {shape} numbers, no image: give inputs with --inputs")
     inputs = typical_inputs(STANDARD_INPUTS, shape, mean, std, TESTBENCH_SEED)
@@ -323,7 +323,7 @@ def standard_inputs(shape: tuple[int, ...], mean: Sequence[float], std: Sequence
 
 
 def labelled_images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """(image file, class) of a folder with one folder a label, sorted; a label is a class number or a class name.
+    """Return (image file, class) of a folder with one folder a label, sorted; a label is a class number or name.
 
     Raises InputError for a folder without label folders and for a label that is neither.
     """
@@ -340,13 +340,13 @@ def labelled_images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int
 def load_labelled(
     files: Iterable[tuple[str, int]], shape: tuple[int, ...], preprocess: Preprocess | None = None
 ) -> Iterator[NamedInput]:
-    """The images of `labelled_images` as pixels for a model of one sample's `shape`."""
+    """Load the images of `labelled_images` as pixels for a model of one sample's `shape`."""
     for file, _ in files:
         yield NamedInput(file, load_image(Path(file), shape[0], shape[1], shape[2], preprocess))
 
 
 def mean_times(run: Run, inputs: Sequence[Sample], iterations: Sequence[int]) -> dict[int, float]:
-    """Seconds per run, host to host: for each n the mean over all inputs, each run n times (S5's way to measure)."""
+    """Return seconds per run, host to host: for each n the mean over all inputs, each run n times (as S5 does)."""
     means = {}
     for n in iterations:
         start = time.perf_counter()

@@ -124,7 +124,7 @@ class LazyGroup(OneLineErrors, click.Group):
     """A group that imports a subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The subcommands in the order of `COMMANDS`."""
+        """Return the subcommands in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -140,7 +140,7 @@ class LazyGroup(OneLineErrors, click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list in --help, without importing anything."""
+        """Write the list in --help, without importing anything."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
@@ -166,7 +166,7 @@ def _leave_out_no_numbers() -> None:
 
 
 def _tell_exit_codes(command: click.Command) -> None:
-    """At the end of its --help, and of those below it."""
+    """Add the exit codes to the end of its --help, and of those below it."""
     command.epilog = EXIT_CODES
     if isinstance(command, click.Group):
         for below in command.commands.values():
@@ -174,7 +174,7 @@ def _tell_exit_codes(command: click.Command) -> None:
 
 
 def _meant(error: click.UsageError) -> str:
-    """Which command a mistyped one may mean, where click does not say it; "" where none is near."""
+    """Return which command a mistyped one may mean, where click does not say it; "" where none is near."""
     found = _UNKNOWN_COMMAND.fullmatch(error.format_message())
     if not found or error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return ""
@@ -185,7 +185,7 @@ def _meant(error: click.UsageError) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Tell why and exit with `code`."""
+    """Print why and exit with `code`."""
     tell(message)
     sys.exit(code)
 
@@ -199,7 +199,7 @@ def _has_no_folder() -> bool:
 
 
 def _drop_stdout() -> None:
-    """What is still in the buffer cannot be written: keep Python from trying again, loudly, when it ends."""
+    """Discard what the buffer cannot write: Python would try again, loudly, when it ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -257,7 +257,7 @@ def main(command: OneLineErrors = cli, name: str = "vgg16gpu") -> NoReturn:
 
 
 def _change_nothing_more(error: BaseException | None) -> None:
-    """The work has ended, so its exit code stands: an exception now would be a traceback while Python ends.
+    """Ignore further signals: the work has ended, and an exception would be a traceback while Python ends.
 
     error: with which it has ended. If a signal was why, the next one ends the process: Python waits for threads, and
     one of them may wait for what the signal struck.

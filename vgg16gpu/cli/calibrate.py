@@ -126,7 +126,7 @@ def calibrate_command(ctx: click.Context, /, **values: Any) -> None:
 def _calibrated(
     model: Model, options: CalibrateOptions, images: Iterable[NamedInput], given: dict[str, Any]
 ) -> tuple[Calibration, str, list[dict[str, Any]] | None]:
-    """The scales, on which device, and what each of several has done. given: options of the engines."""
+    """Return the scales, their device, and the work of each of several. given: options of the engines."""
     if options.devices is None:
         with calibration_engine(model, device=options.device, **given) as engine:
             return calibrate(engine, images), engine.device_choice, None
@@ -138,7 +138,7 @@ def _calibrated(
 
 
 def _spread(files: Sequence[str], limit: int) -> list[str]:
-    """At most `limit` of the files, at equal distances: a sorted folder begins with a single class."""
+    """Return at most `limit` of the files, at equal distances: a sorted folder begins with a single class."""
     if len(files) <= limit:
         return list(files)
     return [files[i * len(files) // limit] for i in range(limit)]

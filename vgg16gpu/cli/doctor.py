@@ -35,7 +35,7 @@ def doctor_command(context: click.Context, device: str, as_json: bool) -> None:
 
 
 def to_json(report: DoctorReport) -> dict[str, object]:
-    """The report as plain data."""
+    """Return the report as plain data."""
     return {
         "healthy": report.healthy,
         "device": report.trial.device,

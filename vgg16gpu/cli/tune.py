@@ -171,7 +171,7 @@ def _graphs(options: TuneOptions) -> Iterator[tuple[Graph, tuple[int, int] | Non
 
 
 def _compile(compiler: CubinCompiler) -> Callable[[Kernel], None]:
-    """Into the cache, from where the device takes it."""
+    """Return a function that compiles a kernel into the cache, from where the device takes it."""
 
     def compile_kernel(kernel: Kernel) -> None:
         compiler.cubins([CubinUnit(kernel.source, kernel.defines)])

@@ -30,9 +30,9 @@ _log = logging.getLogger("vgg16gpu.cluster.pool")  # whose lines these are for w
 
 
 def built_engines(model: Model, devices: Devices, options: Mapping[str, Any]) -> tuple[PoolEngine, ...]:
-    """An engine on each device, all at the same time; a device that fails is left out while another is there.
+    """Build an engine on each device, in parallel; a device that fails is left out while another works.
 
-    Devices, and processes, are closed if nothing comes of it. Raises as `EnginePool` does.
+    Devices, and processes, are closed on failure. Raises as `EnginePool` does.
     """
     found = _found(model, devices, options)
     if isinstance(found, list):
@@ -50,12 +50,12 @@ def built_engines(model: Model, devices: Devices, options: Mapping[str, Any]) ->
 
 
 def outputs_of_none(engine: PoolEngine, x: Input, images: Images) -> Outputs:
-    """What `Engine.run` gives for x without rows. images: the same, `checked`."""
+    """Return the outputs of `Engine.run` for x without rows. images: the same, `checked`."""
     return engine.run(x) if isinstance(engine, Engine) else engine.outputs_of_none(images)
 
 
 def seat_of(engine: PoolEngine, decode: str | None) -> WorkerFactory:
-    """Where a folder's files are computed. decode: who decodes, where the device does. Raises DeviceError."""
+    """Return the factory of workers for a folder's files. decode: the device's decoder. Raises DeviceError."""
     if isinstance(engine, Engine):
         return LocalWorkerFactory(engine, codec_for(engine.device, decode) if decode else None)
     from vgg16gpu.cluster.cards.feeding import CardWorkerFactory  # noqa: PLC0415 - for who has cards
@@ -86,7 +86,7 @@ def close_engines(engines: Sequence[PoolEngine]) -> None:
 
 
 def _found(model: Model, devices: Devices, options: Mapping[str, Any]) -> list[Opened] | CardProcesses:
-    """The devices, open, or the processes that have them."""
+    """Return the opened devices, or the processes that have them. Raises DeviceError."""
     given = [devices] if isinstance(devices, str) else list(devices)
     opened = [each for each in given if isinstance(each, Opened)]
     if not given or (opened and len(opened) < len(given)):
@@ -104,7 +104,7 @@ def _found(model: Model, devices: Devices, options: Mapping[str, Any]) -> list[O
 def _built(
     model: Model, opened: Sequence[Opened], planners: Sequence[SharedPlanner], options: Mapping[str, Any]
 ) -> tuple[Engine, ...]:
-    """An engine on each device, all at the same time; a device that fails is left out while another is there."""
+    """Build an engine on each device, in parallel; a device that fails is left out while another works."""
 
     def build(device: Opened, planner: SharedPlanner) -> Engine | Error:
         try:

@@ -24,13 +24,13 @@ from vgg16gpu.runtime.engine import Engine
 
 
 def calibration_pool(model: ModelSource, devices: str | Sequence[str], **options: Any) -> EnginePool:
-    """A pool for `calibrate_on`, with further options of `EnginePool`."""
+    """Return a pool for `calibrate_on`, with further options of `EnginePool`."""
     opened, wanted = calibration_options(model, options)
     return EnginePool(opened, devices=devices, **wanted)
 
 
 def calibrate_on(pool: EnginePool, inputs: Iterable[NamedInput]) -> Calibration:
-    """What `runtime.calibration.calibrate` gives, of all devices of a `calibration_pool` together: the same scales.
+    """Calibrate as `runtime.calibration.calibrate` does, on all devices of a `calibration_pool`: the same scales.
 
     A device that fails is taken out, and others run its images again, which are kept for that. Raises as that function,
     and what the last device raises.

@@ -28,15 +28,15 @@ class BatchSession(Protocol):
 
     @property
     def send(self) -> Callable[..., Any]:
-        """What has a batch computed."""
+        """The call that starts a batch."""
 
     @property
     def receive(self) -> Callable[[Any], OutputRows]:
-        """What gives its results."""
+        """The call that waits for a batch's results."""
 
     @property
     def joined(self) -> Callable[..., Outputs]:
-        """What makes of them what a caller gets."""
+        """The call that joins results to a caller's outputs."""
 
 
 class BatchEngine(Protocol):
@@ -86,11 +86,11 @@ class DevicePool(Generic[E]):
 
     @property
     def working(self) -> list[DeviceState[E]]:
-        """Those that have not been taken out; never empty."""
+        """Devices that have not been taken out; never empty."""
         return [member for member in self.members if member.works]
 
     def take_out(self, member: DeviceState[E], error: BaseException) -> bool:
-        """Give it no more work, and say so; False for the last one, which stays: its errors are the caller's."""
+        """Mark a device as failed and log that; False for the last one, which stays: its errors are the caller's."""
         with self._lock:
             if not member.works:
                 return True  # by another thread, which has said so
@@ -157,7 +157,7 @@ class WorkerPool(Closing):
             thread.start()
 
     def submit(self, task: BatchTask) -> BatchTask:
-        """Put it behind the others; its rows must stay as they are until it is done. Raises InputError once closed."""
+        """Append a task; its rows must stay as they are until it is done. Raises InputError once closed."""
         with self._lock:
             if self._is_closed:
                 raise InputError("the pool is closed; build a new one")
@@ -200,7 +200,7 @@ class WorkerPool(Closing):
                 worker.close()
 
     def _take(self, worker: _Worker) -> BatchTask | None:
-        """The next task; None where there is none and something is under way, or at the end."""
+        """Return the next task; None where there is none and something is under way, or at the end."""
         with self._lock:
             while True:
                 while self._tasks:
@@ -212,7 +212,7 @@ class WorkerPool(Closing):
                 self._changed.wait()
 
     def _fail(self, member: DeviceState[Any], worker: _Worker, error: Exception) -> None:
-        """Others do what it had in hand; where there are none, or the input is to blame, its callers hear of it."""
+        """Give a failed worker's tasks to others; without others, or for a bad input, raise in the callers."""
         tasks = worker.in_hand()
         is_to_blame = isinstance(error, InputError)
         if is_to_blame or not self._roll.take_out(member, error):
@@ -237,7 +237,7 @@ class _Worker:
         self._since = 0.0
 
     def in_hand(self) -> list[BatchTask]:
-        """All that is not done, the oldest first; the one that was being begun comes last."""
+        """Return all tasks that are not done, the oldest first; the one that was being begun comes last."""
         return [task for task, _ in self.under_way] + ([self._beginning] if self._beginning else [])
 
     def advance(self, task: BatchTask | None) -> None:
@@ -263,7 +263,7 @@ class _Worker:
             self._receive()
 
     def close(self) -> None:
-        """Give the lane back."""
+        """Close the lane."""
         self._form = None
         try:
             self._stack.close()

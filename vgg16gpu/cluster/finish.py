@@ -60,12 +60,12 @@ def check_sizes(job: ShardJob, folder: JobFolder, summary: Mapping[str, Any]) ->
 
 
 def reopen(folder: JobFolder) -> None:
-    """A job that has ended is one no more: some of its shards are missing."""
+    """Reopen a job that has ended: remove _SUCCESS, as some of its shards are missing."""
     (folder.path / SUCCESS).unlink(missing_ok=True)
 
 
 def read_summary(folder: JobFolder) -> dict[str, Any] | None:
-    """That of a job that has ended; None of one that has not."""
+    """Return the summary of a job that has ended; None of one that has not."""
     if not (folder.path / SUCCESS).is_file():
         return None
     try:
@@ -83,7 +83,7 @@ def _size(part: Path) -> int:
 
 
 def _check_part(path: Path, inputs: Manifest, first: int, last: int) -> tuple[int, int]:
-    """How many rows a part has, and how many of them have an error."""
+    """Return how many rows a part has, and how many of them have an error. Raises for wrong rows."""
     import pyarrow as pa  # noqa: PLC0415 - optional
     import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 

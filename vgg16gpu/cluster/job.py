@@ -32,7 +32,7 @@ class WorkFolder:
     """A folder of this process below `place`, which several processes share, on several machines."""
 
     def __init__(self, place: Path) -> None:
-        """Raises ModelError where none can be made."""
+        """Create the folder. Raises ModelError where none can be made."""
         try:
             self._descriptor = self._made(place)
         except OSError as error:
@@ -42,7 +42,7 @@ class WorkFolder:
             ) from error
 
     def rows(self, name: str) -> Path:
-        """Where the rows of a part of that name are until they are whole."""
+        """Return the path of a part's rows until they are whole."""
         return self.path / name
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class WorkFolder:
             os.close(descriptor)
 
     def _made(self, place: Path) -> int:
-        """Make it and hold its lock: again where somebody has removed it in between."""
+        """Create the folder and lock it; again where another process has removed it in between."""
         while True:
             self.path = place / f"{socket.gethostname()}-{secrets.token_hex(4)}"
             try:
@@ -104,11 +104,11 @@ class ShardPlan:
 
     @property
     def count(self) -> int:
-        """Of shards."""
+        """Number of shards."""
         return -(-self.inputs // self.size)
 
     def bounds(self, shard: int) -> tuple[int, int]:
-        """The first input of a shard, and the one behind its last."""
+        """Return the first input of a shard, and the one behind its last."""
         return shard * self.size, min(self.inputs, (shard + 1) * self.size)
 
 
@@ -159,7 +159,7 @@ class JobFolder:
         self.path = path
 
     def prepare(self) -> None:
-        """Make it, if it is not there. Raises InputError for what is no folder, or holds something else."""
+        """Create the folder if it is absent. Raises InputError for a file, or a folder that holds something else."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             entries = os.listdir(self.path)  # noqa: PTH208
@@ -181,12 +181,12 @@ class JobFolder:
         refuse_read_files((("--output", path) for path in written), reads)
 
     def shard_size(self) -> int | None:
-        """How the job that is there is cut; None without one. Raises InputError for a broken file."""
+        """Return the shard size of the existing job; None without one. Raises InputError for a broken file."""
         found = self._read()
         return None if found is None else found["shard_size"]
 
     def claim(self, job: ShardJob) -> None:
-        """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
+        """Claim the folder for this job, or go on with it. Raises InputError where it is another's."""
         wanted = {"run": job.run.identity(job.columns), "shard_size": job.size}
         found = self._read()
         if found is None:
@@ -197,16 +197,16 @@ class JobFolder:
         (self.path / "_log").mkdir(exist_ok=True)
 
     def part(self, shard: int) -> Path:
-        """Where the rows of a shard are, once they are whole."""
+        """Return the path of a shard's rows, once they are whole."""
         return self.path / f"{_PART}{shard:05}.parquet"
 
     @property
     def temporary(self) -> Path:
-        """Where processes have their folders for rows that are not whole."""
+        """Folder of processes' folders for rows that are not whole."""
         return self.path / "_temporary"
 
     def publish(self, shard: int, rows: Path) -> None:
-        """Give whole rows their name, unless the shard has been computed by somebody else meanwhile."""
+        """Rename whole rows to their name, unless another process has computed the shard meanwhile."""
         part = self.part(shard)
         with contextlib.suppress(FileExistsError):
             try:
@@ -230,7 +230,7 @@ class JobFolder:
             stream.write(json.dumps(line) + "\n")
 
     def logged(self) -> list[dict[str, Any]]:
-        """All lines of all logs; what a crash has torn is left out."""
+        """Return all lines of all logs; what a crash has torn is left out."""
         lines = []
         for path in sorted((self.path / "_log").glob("*.jsonl")):
             with contextlib.suppress(InputError):
@@ -240,7 +240,7 @@ class JobFolder:
         return lines
 
     def whole(self, cut: ShardPlan) -> set[int]:
-        """The shards whose rows are there."""
+        """Return the shards whose rows are there."""
         there = set(os.listdir(self.path))  # noqa: PTH208 - one look for a hundred thousand shards
         return {shard for shard in range(cut.count) if self.part(shard).name in there}
 
@@ -256,7 +256,7 @@ class JobFolder:
             raise InputError(f"'{printable(str(path))}' is not the record of a job; name a new folder") from error
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        """Under its name at once, unless somebody was faster."""
+        """Write the file under its name at once, unless another process was faster. Raises ModelError."""
         path = self.path / _JOB
         temporary = self.path / f".{_JOB}.{secrets.token_hex(4)}.tmp"
         try:
@@ -286,5 +286,5 @@ _OTHER: Final = "give the same again, or name a new folder"
 
 
 def process_name() -> str:
-    """Of this process among all that compute a job."""
+    """Return the name of this process among all that compute a job."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

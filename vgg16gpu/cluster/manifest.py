@@ -63,7 +63,7 @@ class Manifest:
             raise InputError(f"the list '{printable(str(path))}' has no rows; write one for each input")
 
     def digest(self) -> str:
-        """SHA-256 of its size and footer, which has sizes, places and extremes of all columns, and of the column."""
+        """Return the SHA-256 (hex) of its size, column name and footer, which has the extremes of all columns."""
         with opened(self.path, f"the list '{printable(str(self.path))}'") as stream:
             size = os.fstat(stream.fileno()).st_size
             stream.seek(size - _FOOTER_NBYTES)
@@ -73,7 +73,7 @@ class Manifest:
         return hashlib.sha256(f"{size} {self.column}\n".encode() + footer).hexdigest()
 
     def listing(self, first: int, last: int) -> Listing:
-        """The inputs of rows `first` to `last`; one without a path or a picture says so when it is read.
+        """Return the inputs of rows `first` to `last`; one without a path or a picture fails when it is read.
 
         Raises InputError where the rows cannot be read.
         """
@@ -92,9 +92,9 @@ class Manifest:
         return Listing(tuple(files), frozenset(numbers), problems=missing)
 
     def names(self, first: int, last: int) -> Any:
-        """The names of these inputs as an Arrow array of texts, made without Python's; None where only `listing` can.
+        """Return the names of these inputs as an Arrow array, made without Python strings; None if only `listing` can.
 
-        That is so for files of numbers, which have a row for each sample, and for names that are no UTF-8.
+        That is so for files of numbers, which have a row for each sample, and for names that are not UTF-8.
         """
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.compute as pc  # noqa: PLC0415 - optional
@@ -122,22 +122,22 @@ class Manifest:
         return Listing(tuple(files), contents=_Contents(self, first, files))
 
     def _rows(self, first: int, last: int, columns: Sequence[str]) -> Any:
-        """Some rows of some columns, as a table."""
+        """Return some rows of some columns, as a table. Raises InputError."""
         begin, end = self.group_of(first), self.group_of(last - 1)
         with reading(self._words(first, last), "cannot be read:"):
             table = self._file.read_row_groups(range(begin, end + 1), columns=list(columns))
             return table.slice(first - self.start_of(begin), last - first)
 
     def group_of(self, row: int) -> int:
-        """The row group that a row is in."""
+        """Return the row group of a row."""
         return bisect_right(self._ends, row)
 
     def start_of(self, group: int) -> int:
-        """The first row of a row group."""
+        """Return the first row of a row group."""
         return self._ends[group - 1] if group else 0
 
     def read_group(self, group: int) -> Any:
-        """All pictures of a row group. Raises InputError where it is damaged."""
+        """Return all pictures of a row group. Raises InputError where it is damaged."""
         with reading(self._words(self.start_of(group), self._ends[group]), "cannot be read:"):
             return self._file.read_row_group(group, columns=[self.column]).column(0)
 
@@ -211,19 +211,19 @@ def _parts(files: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _row_name(number: int) -> str:
-    """What an input is called that has no name."""
+    """Return the name of an input without one."""
     return f"row {number}"
 
 
 def _stored(kind: Any) -> Any:
-    """What elements of a type are: of a category, pandas' say, what it has."""
+    """Return the type of a column's elements; of a category (pandas', say) its value type."""
     import pyarrow as pa  # noqa: PLC0415 - optional
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _whole(column: Any) -> Any:
-    """A column in one piece, without categories."""
+    """Return a column in one piece, without categories."""
     import pyarrow as pa  # noqa: PLC0415 - optional
 
     array = column.combine_chunks()
@@ -233,7 +233,7 @@ def _whole(column: Any) -> Any:
 
 
 def _names(column: Any) -> list[str | None]:
-    """A column as names of files; None for null. Texts need not be UTF-8: programs write what files are called."""
+    """Return a column as names of files; None for null. Texts need not be UTF-8: file names need not be."""
     import pyarrow as pa  # noqa: PLC0415 - optional
 
     array = _whole(column)

@@ -28,7 +28,7 @@ class SharedPlanner(SizePlanner):
         self._plans: OrderedDict[object, CompiledModel] = OrderedDict()
 
     def plan(self, size: int | tuple[int, int] | None) -> CompiledModel:
-        """As SizePlanner's."""
+        """Return the plan of SizePlanner; the last few are kept."""
         with self._lock:
             if size not in self._plans:
                 self._plans[size] = super().plan(size)
@@ -38,7 +38,7 @@ class SharedPlanner(SizePlanner):
 
 
 def shared_planners(model: Model, opened: Sequence[Opened], options: Mapping[str, Any]) -> list[SharedPlanner]:
-    """A planner for each device, equal ones the same, with the first plan made and its kernels compiled.
+    """Return a planner for each device, equal ones the same, with the first plan made and its kernels compiled.
 
     options: those of `Engine`. Raises ModelError, InputError, KernelError.
     """
@@ -59,7 +59,7 @@ def shared_planners(model: Model, opened: Sequence[Opened], options: Mapping[str
 
 
 def asked_options(options: Mapping[str, Any]) -> EngineOptions:
-    """What plans depend on, of the options of an `Engine`. Raises InputError."""
+    """Return the options of an `Engine` on which plans depend. Raises InputError."""
     size: Size = options.get("size")
     names = {each.name for each in fields(EngineOptions)} - {"size"}
     return EngineOptions(**{name: options[name] for name in names & options.keys()}, size=sides_of(size))

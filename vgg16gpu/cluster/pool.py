@@ -105,11 +105,11 @@ class EnginePool(Closing):
 
     @property
     def shares(self) -> tuple[DeviceShare, ...]:
-        """What each device has done, in the order of `engines`."""
+        """Work done by each device, in the order of `engines`."""
         return tuple(member.share for member in self.roll.members)
 
     def run(self, x: Input) -> Outputs:
-        """What `Engine.run` returns for an input on the host, its batches shared by the devices.
+        """Return the outputs of `Engine.run` for an input on the host, its batches shared by the devices.
 
         Raises InputError as there; KernelError and DeviceError where the last device fails.
         """
@@ -129,11 +129,11 @@ class EnginePool(Closing):
         return done[0].joined([each.results for each in done])
 
     def __call__(self, x: Input) -> Outputs:
-        """The same as `run`."""
+        """Return the result of `run`."""
         return self.run(x)
 
     def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
-        """What `Engine.stream` gives for items on the host, in order, while all devices compute.
+        """Yield the outputs of `Engine.stream` for items on the host, in order, while all devices compute.
 
         Up to three batches for each device are read ahead; an item must stay as it is until its results are out. The
         rest is as there. Raises InputError as there; KernelError and DeviceError where the last device fails.
@@ -161,7 +161,7 @@ class EnginePool(Closing):
         workers: int | None = None,
         decode: str = "auto",
     ) -> Iterator[Answer]:
-        """What `vgg16gpu.classify` gives for files, while all devices compute: one set of threads decodes for all.
+        """Yield the answers of `vgg16gpu.classify` for files, on all devices: one set of threads decodes for all.
 
         The options are those of that function; batch size and size are the pool's, which must be of one size. Mean and
         deviation of `preprocess` must be those that the pool was built with. Raises as that function.
@@ -188,10 +188,10 @@ class EnginePool(Closing):
 
     @contextmanager
     def answers(self, folder: FilePipeline, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
-        """What the pool makes of a folder's files, in their order.
+        """Yield the stream of answers for a folder's files, in their order.
 
-        The folder was told how many devices work, and whether these are `apart`. decode: who decodes, of
-        `pictures.choices.DECODE`, where devices do. What each device has done is added to its share at the end.
+        The folder was told how many devices work, and whether these are `apart`. decode: the decoder, of
+        `pictures.choices.DECODE`, where devices decode. The work of each device is added to its share at the end.
         """
         self._open()
         working = self.roll.working
@@ -209,7 +209,7 @@ class EnginePool(Closing):
                     member.share.seconds += feeder.seconds.computing
 
     def _preprocess(self, asked: Preprocess | str | None, sample: tuple[int, ...]) -> Preprocess | None:
-        """What is done to pictures. Raises InputError where the engines do something else to bytes."""
+        """Return the preprocessing of pictures. Raises InputError where the engines normalise bytes otherwise."""
         if None in (self.engine.inputs[0].shape or ())[1:]:
             raise InputError("a pool for images of any size takes no pictures; build it with size=224, say")
         wanted = wanted_preprocess(self.model, asked, self.engine.precision, sample)
@@ -236,14 +236,14 @@ class EnginePool(Closing):
         close_engines(self.engines)
 
     def decoder(self, decode: str) -> str | None:
-        """The name of what decodes pictures on the devices, of those that have processes; None where nothing does.
+        """Return the name of the decoder on devices that have processes; None without one.
 
-        decode: who is asked to. Raises DeviceError where "gpu" is wanted and cannot be.
+        decode: the wanted one. Raises DeviceError where "gpu" is wanted and cannot be.
         """
         return self._asked(lambda engine: None if isinstance(engine, Engine) else engine.decoder(decode))
 
     def _asked(self, question: Callable[[PoolEngine], Answered]) -> Answered:
-        """What an engine that works answers; one that has failed meanwhile is taken out."""
+        """Return the answer of a working engine; one that has failed meanwhile is taken out."""
         while True:
             member = self.roll.working[0]
             try:
@@ -292,22 +292,22 @@ class _Batches:
         self._last: BatchResultEvent | None = None
 
     def send(self, rows: Sequence[Images]) -> BatchTask:
-        """Hand a batch over."""
+        """Submit a batch."""
         self._under_way.append(self._crew.submit(BatchTask(self._form, rows)))
         return self._under_way[-1]
 
     def receive(self, task: BatchTask) -> OutputRows:
-        """What came of the oldest one; waits for it."""
+        """Wait for the oldest batch and return its results."""
         self._last = task.done.result()
         self._under_way.popleft()
         return self._last.results
 
     def joined(self, item: Request) -> Outputs:
-        """What the caller gets for an item, all of which has come back. Raises InputError."""
+        """Return the outputs of an item, all of which has come back. Raises InputError."""
         assert self._last is not None
         return self._last.joined(item.results, f"{item_name(item.number)}: ")
 
     def cancel(self) -> None:
-        """Nobody wants what has not begun."""
+        """Cancel the batches that have not begun."""
         for task in self._under_way:
             task.done.cancel()

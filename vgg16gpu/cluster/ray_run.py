@@ -46,7 +46,7 @@ class RayCluster:
 
 @contextmanager
 def connected(address: str, device: str) -> Iterator[RayCluster]:
-    """Ray, until the end of the block.
+    """Connect to Ray until the end of the block.
 
     address: "auto" (the cluster of this machine), HOST:PORT, "local" or "local:N" (a cluster of this process alone,
     with N actors). device: "auto", "cuda" or "cpu". Raises InputError without ray, or where there is no such cluster;
@@ -79,7 +79,7 @@ def connected(address: str, device: str) -> Iterator[RayCluster]:
 def compute(
     job: ShardJob, cluster: RayCluster, shards: Iterable[int], tell: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Have all these shards computed. tell: is called now and then with how many rows have come since.
+    """Compute all these shards on the actors. tell: is called now and then with the rows that have come since.
 
     Raises what a shard raises that no other actor could do better, and ModelError where no actor is left.
     """
@@ -116,7 +116,7 @@ class ShardActor:
         return self._worker.pool.engine.device_choice
 
     def compute(self, shard: int) -> ShardDone:
-        """One shard, to its file."""
+        """Compute one shard, to its file."""
         self.ready()
         assert self._worker is not None
         return self._worker.compute(shard, self._tell)
@@ -129,11 +129,11 @@ class RayProgress:
         self._rows = 0
 
     def add(self, rows: int) -> None:
-        """So many more."""
+        """Add finished rows."""
         self._rows += rows
 
     def take(self) -> int:
-        """Those that came since this was asked last."""
+        """Return the rows finished since the last call."""
         rows, self._rows = self._rows, 0
         return rows
 
@@ -158,7 +158,7 @@ class _Dealing:
         self._under_way: dict[Any, tuple[Any, int | None]] = {}  # by what Ray answers with; None: it gets ready
 
     def run(self, tell: Callable[[int], None]) -> None:
-        """Until all are whole."""
+        """Run until all shards are whole."""
         ray = self._ray
         try:
             for actor in self._actors:
@@ -179,7 +179,7 @@ class _Dealing:
         self._under_way[actor.ready.remote(self._progress)] = actor, None
 
     def _give(self, actor: Any) -> None:
-        """The next shard, if there is one; an actor that dies with it is not to try again by itself."""
+        """Start the next shard, if there is one; an actor that dies with it is not to try again by itself."""
         if not self._shards:
             self._idle.append(actor)
         else:
@@ -187,7 +187,7 @@ class _Dealing:
             self._under_way[actor.compute.options(max_task_retries=0).remote(shard)] = actor, shard
 
     def _take(self, answer: Any) -> None:
-        """What came of a shard, or of getting ready."""
+        """Handle the result of a shard, or of an actor's preparation."""
         actor, shard = self._under_way.pop(answer)
         exceptions = self._ray.exceptions
         try:
@@ -235,7 +235,7 @@ class _Dealing:
 
 
 def _ray() -> Any:
-    """The module. Raises InputError, which says what to install."""
+    """Import ray. Raises InputError, which says what to install."""
     try:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.util.scheduling_strategies")
@@ -245,7 +245,7 @@ def _ray() -> Any:
 
 
 def _environment() -> dict[str, str]:
-    """What actors have in theirs: where this package is, should it not be installed there, and what it reads."""
+    """Return the actors' environment: this package's path, should it not be installed there, and its variables."""
     own = {name: value for name, value in os.environ.items() if name.startswith(_OWN_VARIABLES)}
     paths = [str(Path(vgg16gpu.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**own, "PYTHONPATH": os.pathsep.join(paths)}
@@ -266,7 +266,7 @@ def _resources(ray: Any, device: str, actors: int | None) -> RayCluster:
 
 
 def _first_line(error: BaseException) -> str:
-    """The line that says it: Ray puts a traceback of the other process before it."""
+    """Return the line of the cause: Ray puts a traceback of the other process before it."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -48,7 +48,7 @@ class ShardWorker(Closing):
     """
 
     def __init__(self, job: ShardJob, devices: Sequence[Opened] | Sequence[str]) -> None:
-        """devices: as `EnginePool` takes them; they are closed with this."""
+        """Open the job's model on `devices`, as for `EnginePool`; they are closed with this. Raises InputError."""
         self.job, self._folder, self._name = job, JobFolder(job.folder), process_name()
         model = Model(job.model)
         if (digest := model.file.digest()) != job.run.model:
@@ -98,7 +98,7 @@ class ShardWorker(Closing):
             self._work.close()
 
     def _write(self, listing: Listing, path: Path, tell: Callable[[int], None]) -> tuple[int, int]:
-        """Rows, and how many of them have no answer."""
+        """Write the rows; return their number, and how many of them have no answer."""
         job, rows, errors = self.job, 0, 0
         ranking = Ranking(job.columns.top, job.are_probabilities)
         with (

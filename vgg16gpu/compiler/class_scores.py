@@ -93,7 +93,7 @@ def before_softmax(graph: Graph, shapes: Mapping[str, Shape], element: ScoreInde
 
 
 def _bounds(op: Op, graph: Graph, found: Mapping[str, Bounds]) -> Bounds | None:
-    """The bounds of what an op makes of a softmax's result; None where it reads none, or changes it too much."""
+    """Return the bounds of an op's result if it comes from a softmax; None if it does not or the op is not known."""
     if isinstance(op, Softmax) or (isinstance(op, AxisSoftmax) and not op.log):
         return Bounds(0.0, 1.0)
     if not any(name in found for name in op.operands):
@@ -161,7 +161,7 @@ def _bounds_of_constant(graph: Graph, name: str) -> Bounds | None:
 
 
 def _source(op: Op, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex | None:
-    """The one element from which an op makes element `index` of its result, growing with it."""
+    """Return the one element from which an op computes element `index`, growing with it; None if there is none."""
     x = shapes[op.x]
     match op:
         case Identity() | Relu() | Clip(others=()) | FakeQuantize():
@@ -198,7 +198,7 @@ def _part(op: Concat, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex |
 
 
 def _operand(op: Elementwise, graph: Graph, shapes: Mapping[str, Shape], index: Shape) -> ScoreIndex | None:
-    """The element of the only operand that is no constant, where the op grows with it."""
+    """Return the element of the only run-time operand if the op grows with that operand; else None."""
     computed = [name for name in op.operands if name not in graph.constants]
     if len(computed) != 1 or not _grows(op, graph, computed[0]):
         return None

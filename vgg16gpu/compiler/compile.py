@@ -49,14 +49,14 @@ class EngineOptions:
     scales: Scales | None = None
 
     def graph(self, model: Model) -> Graph:
-        """The simplified graph that is asked for. Raises ModelError and InputError."""
+        """Return the model's simplified graph for these options. Raises ModelError and InputError."""
         if self.kernels not in KERNELS:
             raise ModelError(f"kernels {shown(self.kernels)} are not known; accepted: {', '.join(KERNELS)}")
         return model.graph(self.precision, self.outputs)
 
 
 def compile_model(model: Model, options: EngineOptions, facts: DeviceFacts) -> CompiledModel:
-    """The plan of a model on a device with these facts: everything is decided. Raises ModelError and InputError."""
+    """Return the plan of a model for a device with these facts. Raises ModelError and InputError."""
     return SizePlanner(model, options, facts).plan(options.size)
 
 
@@ -73,7 +73,7 @@ class SizePlanner:
         self._batches = batch_sizes(options.batch)
 
     def shapes(self, size: int | tuple[int, int] | None) -> list[Shape]:
-        """The input's shape for each batch size. Raises ModelError for images that the model does not fit."""
+        """Return the input's shape for each batch size. Raises InputError, and ModelError for sizes that do not fit."""
         given = None if size is None else _whole_numbers(size)
         if given is not None and len(given) not in (1, 2):
             raise InputError(f"size {shown(size)}: give one number of pixels, or height and width")
@@ -81,9 +81,9 @@ class SizePlanner:
         return [resolve_input_shape(self.graph, batch, sides) for batch in self._batches]
 
     def plan(self, size: int | tuple[int, int] | None) -> CompiledModel:
-        """The plan for images of a size (one side, or height and width); None: the model's own, or the usual one.
+        """Return the plan for images of a size (one side, or height and width).
 
-        Raises ModelError and InputError.
+        None: the model's own size, or the usual one. Raises ModelError and InputError.
         """
         graph, options, shapes = self.graph, self._options, self.shapes(size)
         _check_rows(graph, shapes[-1])
@@ -104,7 +104,7 @@ class SizePlanner:
 
 
 def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str, QuantisedOp]:
-    """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
+    """Return each op's int8 data, from the model file's own scales, else those given, else the file beside it."""
     from vgg16gpu.compiler.quantization.scale_file import read_scales  # noqa: PLC0415 - other precisions do without
     from vgg16gpu.compiler.quantization.scheme import held_scales, quantise, quantised_inputs  # noqa: PLC0415 - of int8 alone
 
@@ -130,7 +130,7 @@ def _check_rows(graph: Graph, shape: Shape) -> None:
 
 
 def sampler(model: Model, options: EngineOptions, graph: Graph) -> Callable[[Shape], Array]:
-    """What makes typical inputs of the samples' shape in (N, ...), for graphs that read the same input as this one."""
+    """Return a function (N, ...) -> typical inputs of that shape, for graphs that read the same input as this one."""
 
     def samples(shape: Shape) -> Array:
         return _samples(shape[1:], _normalisation(model, options, graph, shape, logs=False))
@@ -139,7 +139,7 @@ def sampler(model: Model, options: EngineOptions, graph: Graph) -> Callable[[Sha
 
 
 def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
-    """Typical inputs of one sample's shape: pictures, or random numbers where an input is no picture."""
+    """Return SAMPLES typical inputs of one sample's shape: pictures, or random numbers if the input is no picture."""
     if normalisation is None:
         return np.random.default_rng(SCALES_SEED).standard_normal((SAMPLES, *shape)).astype(np.float32)
     return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
@@ -148,7 +148,7 @@ def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
 def _normalisation(
     model: Model, options: EngineOptions, graph: Graph, input_shape: Shape, *, logs: bool = True
 ) -> Normalisation | None:
-    """As asked, else as `infer` does it to pictures: by the file's metadata, or by what its first layers let assume."""
+    """Return mean and std from the options, else from the metadata or first layers; None unless the input is 4-D."""
     if len(input_shape) != 4:
         return None
     channels = input_shape[1]
@@ -176,7 +176,7 @@ def batch_sizes(batch: Any) -> list[int]:
 
 
 def _whole_numbers(value: Any) -> tuple[int, ...]:
-    """One whole number or several, of any integer type; empty for anything else."""
+    """Return one integer or several, of any integer type, as a tuple; empty for anything else."""
     items = value if isinstance(value, Sequence | np.ndarray) else (value,)
     if any(isinstance(item, bool | np.bool_ | str) for item in items):
         return ()
@@ -187,6 +187,6 @@ def _whole_numbers(value: Any) -> tuple[int, ...]:
 
 
 def _finite_numbers(values: object) -> tuple[float, ...]:
-    """A vector of finite numbers; empty for anything else."""
+    """Return a vector of finite numbers as a tuple; empty for anything else."""
     array = finite_numbers(values)
     return tuple(map(float, array)) if array is not None and array.ndim == 1 else ()

@@ -22,7 +22,7 @@ class Declared:
     shape: tuple[int | None, ...] | None
 
     def __str__(self) -> str:
-        """As in messages: "input: float32 (N, 3, 224, 224)"."""
+        """Return the form for messages: "input: float32 (N, 3, 224, 224)"."""
         names = ["N", *["?"] * len(self.shape or ())]
         dims = ", ".join(name if dim is None else str(dim) for name, dim in zip(names, self.shape or (), strict=False))
         return f"{self.name}: {self.dtype or 'any type'}{f' ({dims})' if self.shape is not None else ''}"

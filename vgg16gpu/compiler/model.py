@@ -93,7 +93,7 @@ class Model:
 
     @classmethod
     def of(cls, source: ModelSource) -> Self:
-        """The source itself if it is a Model, else one made of it."""
+        """Return the source itself if it is a Model, else a Model of it."""
         return source if isinstance(source, cls) else cls(cast(Any, source))
 
     @classmethod
@@ -123,7 +123,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """How messages call it: its path, or "the model in memory"."""
+        """The name in messages: its path, or "the model in memory"."""
         return printable(str(self.file.path))
 
     @property
@@ -140,7 +140,7 @@ class Model:
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself, by key: see `metadata.py`."""
+        """The file's metadata by key: see `metadata.py`."""
         return metadata_of(self.file)
 
     @property
@@ -154,7 +154,7 @@ class Model:
         return bool(self.graph("int8").integers)
 
     def loaded(self, outputs: Sequence[str] | None = None) -> Graph:
-        """The graph as the file has it, for its outputs or for those named. Raises ModelError and InputError."""
+        """Return the file's graph, for its outputs or for those named. Raises ModelError and InputError."""
         if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(y, str) for y in outputs)):
             raise InputError(f"outputs {shown(outputs)}: give names of values, nodes or layers")
         key = None if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
@@ -163,9 +163,9 @@ class Model:
         return self._loaded[key]
 
     def graph(self, precision: str = "fp32", outputs: Sequence[str] | None = None) -> Graph:
-        """The simplified graph, as an engine takes it: images or rows. Raises ModelError and InputError.
+        """Return the simplified graph for an engine: images or rows. Raises ModelError and InputError.
 
-        int8 differs from other precisions in a file that rounds values to integers by itself, and only there.
+        int8 differs from other precisions only for a file that rounds values to integers itself.
         """
         if precision not in PRECISIONS:
             raise ModelError(f"precision {shown(precision)} is not supported; accepted: {', '.join(PRECISIONS)}")
@@ -183,11 +183,11 @@ class Model:
         return self._graphs[key]
 
     def _with_size(self, graph: Graph, loaded: Graph, outputs: Sequence[str] | None) -> Graph:
-        """The graph of the whole file keeps the size that stands there; one that ends early may be free of it."""
+        """Return the graph: the whole file's keeps the declared size; one that ends early may be free of it."""
         return graph if outputs is None else with_free_size(graph, self.file, loaded)
 
     def labels(self, classes: int) -> tuple[str, ...]:
-        """A name for each of `classes` classes: the file's own, ImageNet's for 1000, else "class 0", "class 1", ...
+        """Return a name for each of `classes` classes: the file's, ImageNet's for 1000, else "class 0", "class 1", ...
 
         Raises ModelError for metadata that is wrong.
         """
@@ -195,7 +195,7 @@ class Model:
         return tuple(map(str, own)) if len(own) == classes else load_labels(None, classes)
 
     def preprocess(self, graph: Graph, shape: Shape) -> Preprocess:
-        """What is done to pictures: by the metadata, else by what a simplified graph of the model lets assume.
+        """Return the preprocessing of pictures from the metadata, else the one assumed for a simplified graph.
 
         shape: (N, C, H, W). Raises ModelError for metadata that is wrong.
         """
@@ -241,7 +241,7 @@ def _check_counts(model: str, graph: Graph) -> None:
 
 
 def _without_rounding(graph: Graph, *, keeps_scales: bool) -> Graph:
-    """The graph of a file that rounds values to integers without that; itself where it rounds nothing."""
+    """Remove the rounding to integers from a graph; return the graph itself if it rounds nothing."""
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
     from vgg16gpu.compiler.quantization.qdq import absorb_qdq, strip_qdq  # noqa: PLC0415 - most files do without

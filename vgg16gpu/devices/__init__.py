@@ -32,7 +32,7 @@ def is_device_name(name: str) -> bool:
 
 
 def opening_ahead(name: str) -> AbstractContextManager[object]:
-    """Inside of it the GPU that `open_device(name)` will open starts in a thread beside whatever else is done.
+    """Start the GPU that `open_device(name)` will open in a thread, while the block runs.
 
     Nothing is raised, and nothing is done for a name that means no GPU, or without PyCUDA. Leave it when the device is
     closed.
@@ -55,7 +55,7 @@ def widen_queues() -> None:
 
 
 def expects_gpu(name: str) -> bool:
-    """Whether `open_device(name)` opens a GPU, as far as is known before: if there is one, where the name is "auto"."""
+    """Return whether `open_device(name)` opens a GPU, as far as is known before: if there is one, for "auto"."""
     if name == "cpu":
         return False
     if find_spec("pycuda") is not None:
@@ -73,14 +73,14 @@ class Opened(NamedTuple):
 
 
 def open_device(name: str = "auto", threads: int | None = None, *, needs_gpu: bool = False) -> Opened:
-    """A device, and one line on which it is and why.
+    """Open a device; return it with one line on which it is and why.
 
     threads: of the CPU device that is asked for by name; None: one for each core, or as the environment says.
     needs_gpu: for messages alone: nothing else than a GPU would do.
 
     "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
-    "cpu", "cuda" and "cuda:N" are taken at their word: there is no falling back. Raises DeviceError for another name,
-    another kind of machine, or a device that does not work.
+    "cpu", "cuda" and "cuda:N" have no fallback. Raises DeviceError for another name, another kind of machine, or a
+    device that does not work.
     """
     supported_machine()
     if not isinstance(name, str):
@@ -95,9 +95,9 @@ def open_device(name: str = "auto", threads: int | None = None, *, needs_gpu: bo
 
 
 def codec_problem(name: str) -> str | None:
-    """Why pictures cannot be decoded on the device that `open_device(name)` opens, and what to do.
+    """Return why the device that `open_device(name)` opens cannot decode pictures, and what to do.
 
-    Looked at from outside, before it is open; None: they probably can.
+    Checked without opening it; None: it probably can.
     """
     if name == "cpu":
         return "pictures are decoded by NVIDIA GPUs alone, and the device is the CPU; decode on the CPU"
@@ -107,7 +107,7 @@ def codec_problem(name: str) -> str | None:
 
 
 def open_codec(device: Device) -> PictureCodec:
-    """What decodes pictures on a device that is open. Raises DeviceError, with what to do, where nothing does."""
+    """Return the decoder of pictures of an open device. Raises DeviceError, with what to do, if it has none."""
     if device.foreign is None:
         raise DeviceError(f"pictures are decoded by NVIDIA GPUs alone, and the device is {device.facts.name}")
     from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, load_nvjpeg  # noqa: PLC0415 - as above
@@ -124,7 +124,7 @@ def _open_any() -> Opened:
 
 
 def _log_fallback(reason: str) -> None:
-    """A machine without a GPU computes on its processor as a matter of course; one that has a GPU is to be mended."""
+    """Log that the CPU is used: as information without a GPU, as a warning on a machine that has one."""
     from vgg16gpu.devices.cuda.probe import NO_GPU, probe_driver  # noqa: PLC0415 - as above
 
     driver = probe_driver()

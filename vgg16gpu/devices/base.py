@@ -45,7 +45,7 @@ class Counters:
     allocations: int = 0
 
     def since(self, earlier: Counters) -> Counters:
-        """The difference to an earlier copy."""
+        """Return the difference to an earlier copy."""
         return Counters(*(now - then for now, then in zip(vars(self).values(), vars(earlier).values(), strict=True)))
 
 
@@ -65,7 +65,7 @@ class Captured(Protocol):
         """Enqueue it on the compute stream. Raises KernelError."""
 
     def close(self) -> None:
-        """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
+        """Free the graph, which must not be under way. Safe to call twice, and after the device is closed."""
 
 
 class ArrayInterop(Protocol):
@@ -78,7 +78,7 @@ class ArrayInterop(Protocol):
         """The handle of the compute stream."""
 
     def card_of(self, address: int) -> int | None:
-        """The number of the card whose memory this is; None if it is no card's."""
+        """Return the number of the card whose memory this is; None for other memory."""
 
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
@@ -90,22 +90,22 @@ class ArrayInterop(Protocol):
         """Return whether what is enqueued on this foreign stream now goes into a CUDA graph."""
 
     def open_stream(self) -> int:
-        """The handle of a further stream, which waits for no other one; there as long as the device is open."""
+        """Return the handle of a further stream, which waits for no other one; valid as long as the device is open."""
 
     def finish(self, stream: int) -> None:
         """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
 
     def used_nbytes(self) -> int:
-        """Bytes of the card's memory that are taken, by whomever."""
+        """Return the bytes of the card's memory in use, by any process."""
 
     def memory(self, nbytes: int) -> CardMemory:
-        """Fresh memory. Raises DeviceError when it runs out."""
+        """Allocate memory. Raises DeviceError when it runs out."""
 
     def current(self) -> AbstractContextManager[None]:
-        """What another library is called in: the context of this card is current inside."""
+        """Make this card's context current inside a block, to call another library there."""
 
     def capture(self, work: Callable[[], None]) -> Captured:
-        """What `work` enqueues on the compute stream, as one CUDA graph; nothing is executed.
+        """Return what `work` enqueues on the compute stream, as one CUDA graph; nothing is executed.
 
         Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
         """
@@ -123,32 +123,32 @@ class Device(Protocol):
 
     @property
     def foreign(self) -> ArrayInterop | None:
-        """How to meet other libraries on this card; None where there is no card."""
+        """Interoperation with other libraries on this card; None without a card."""
 
     def build(self, kernels: Iterable[Kernel]) -> None:
         """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
 
     def constant(self, kernel: Kernel, name: str) -> int:
-        """Address of a `__constant__` array that a built kernel's file defines outside of namespaces.
+        """Return the address of a `__constant__` array that a built kernel's file defines outside of namespaces.
 
         Copies to and from it work like others. It is shared by the kernels of that file and those macros, and there as
         long as the device is open. Raises KernelError where there is no such array.
         """
 
     def allocate(self, nbytes: int) -> int:
-        """Address of fresh device memory, aligned to 256 bytes. Raises DeviceError with need and free."""
+        """Allocate device memory, aligned to 256 bytes; return its address. Raises DeviceError with need and free."""
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned."""
+        """Free the memory of `allocate`."""
 
     def pinned(self, nbytes: int) -> Bytes:
-        """A host buffer that copies to and from the device fast; freed with the device, if not before."""
+        """Return a host buffer for fast copies to and from the device; freed with the device, if not before."""
 
     def pin(self, memory: Bytes) -> None:
-        """Make memory of the caller's, whole pages, as fast as that of `pinned`. Raises DeviceError where it cannot."""
+        """Pin memory of the caller's, whole pages, for copies as fast as those of `pinned`. Raises DeviceError."""
 
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned, or end what `pin` did. Nothing may be on its way there or from there."""
+        """Free the memory of `pinned`, or undo `pin`. No copy there or from there may be under way."""
 
     def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""
@@ -163,7 +163,7 @@ class Device(Protocol):
         """Enqueue that these bytes become zero, on the compute stream; counts as a launch."""
 
     def event(self) -> Event:
-        """A new event, which counts as reached until it is recorded; freed with the device."""
+        """Return a new event, which counts as reached until it is recorded; freed with the device."""
 
     def record(self, event: Event, stream: Stream) -> None:
         """Put the event behind everything enqueued on `stream`, from where it was recorded before."""
@@ -183,7 +183,7 @@ class Device(Protocol):
         """
 
     def unbind(self, launch: Callable[[], None]) -> None:
-        """Give back what `bind` or `round_trip` returned, which must not be called again, nor be under way.
+        """Free the result of `bind` or `round_trip`, which must not be called again, nor be under way.
 
         Anything else that can be called is left alone. Kernels stay: other launches have them too.
         """
@@ -198,17 +198,17 @@ class Device(Protocol):
         """Wait for everything enqueued on the compute stream. Raises KernelError if a launch failed."""
 
     def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
-        """Seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""
+        """Return seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""
 
     def measure_back_to_back(self, work: Callable[[], None], repeats: int) -> float:
-        """Seconds on the device per call of `work`, enqueued `repeats` times without waiting in between."""
+        """Return seconds on the device per call of `work`, enqueued `repeats` times without waiting in between."""
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
 
 
 def no_constant(kernel: Kernel, name: str) -> KernelError:
-    """What `Device.constant` raises for a name that is not there."""
+    """Return the error of `Device.constant` for an unknown name."""
     return KernelError(
         f"{kernel.source} has no __constant__ array '{name}' that {kernel.label} could read; write at the file's top "
         f"level: __constant__ float {name}[LENGTH];"
@@ -218,7 +218,7 @@ def no_constant(kernel: Kernel, name: str) -> KernelError:
 def step_by_step(
     device: Device, upload: Transfer, launch: Callable[[], None], download: Transfer
 ) -> Callable[[], None]:
-    """A round trip of four calls, for devices that have no shorter way."""
+    """Return a round trip of four calls, for devices that have no shorter way."""
 
     def run() -> None:
         device.copy_in(upload.address, upload.host)

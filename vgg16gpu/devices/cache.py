@@ -49,7 +49,7 @@ class CacheEntry(NamedTuple):
 
 
 def cache_dir() -> Path:
-    """The folder of the cache, which may not exist yet: VGG16GPU_CACHE, else vgg16gpu in XDG_CACHE_HOME or ~/.cache."""
+    """Return the cache folder, which may not exist: VGG16GPU_CACHE, else vgg16gpu in XDG_CACHE_HOME or ~/.cache."""
     chosen = os.environ.get("VGG16GPU_CACHE")
     if chosen:
         try:
@@ -66,7 +66,7 @@ def cache_dir() -> Path:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why `folder` (created if absent) cannot be trusted or used, or None if it can."""
+    """Return why `folder` (created if absent) cannot be trusted or used, or None if it can."""
     try:
         open_own_folder(folder)
     except UntrustedError as error:
@@ -87,7 +87,7 @@ class CachedFile(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Where it lies, for people and for what runs no code of it."""
+        """The path, for people and for what runs no code of it."""
         return self.folder.path / self.name
 
     @property
@@ -111,7 +111,7 @@ class KernelCache:
 
     @property
     def folder(self) -> Path:
-        """Where the entries of this kind belong; it may not exist yet."""
+        """The folder of entries of this kind; it may not exist yet."""
         return cache_dir() / self.kind
 
     def fetch(
@@ -121,7 +121,7 @@ class KernelCache:
         build: Callable[[Path], None],
         check: Callable[[bytes], bool] | None = None,
     ) -> CachedFile:
-        """What is compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU model).
+        """Return what is compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU).
 
         A missing entry is made: `build(path)` must write the file `path`, whose name ends in `suffix`. An entry whose
         content does not match its digest, that others can have written, or that `check` refuses, is rebuilt. Raises
@@ -138,14 +138,14 @@ class KernelCache:
     def find(
         self, key_parts: Sequence[bytes | str], suffix: str, check: Callable[[bytes], bool] | None = None
     ) -> CachedFile | None:
-        """The entry of these parts, if there is a sound one."""
+        """Return the entry of these parts, if there is a sound one."""
         return _find(self._usable_folder()[1], self._key(key_parts, suffix), suffix, check)
 
     def _key(self, key_parts: Sequence[bytes | str], suffix: str) -> str:
         return _digest_of_parts([self.kind, suffix, *key_parts])
 
     def entries(self) -> tuple[CacheEntry, ...]:
-        """What the cache holds, by name. Empty if there is no cache."""
+        """Return the cache's entries, by name. Empty if there is no cache."""
         found = []
         for path in sorted(_files(self.folder)):
             if path.name.startswith(_TEMPORARY):
@@ -156,7 +156,7 @@ class KernelCache:
         return tuple(found)
 
     def size(self) -> int:
-        """Bytes of all entries together."""
+        """Return the bytes of all entries together."""
         return sum(entry.nbytes for entry in self.entries())
 
     def clear(self) -> int:
@@ -172,7 +172,7 @@ class KernelCache:
         return removed
 
     def _usable_folder(self) -> tuple[OwnFolder, OwnFolder]:
-        """The folder of all kinds, and the one of this kind in it."""
+        """Return the folder of all kinds, and that of this kind in it. Raises KernelError."""
         root = cache_dir()
         with _fallback_lock:
             if root not in _fallbacks:
@@ -190,7 +190,7 @@ class KernelCache:
 
 
 def _private_folder(refused: Path) -> Path:
-    """A folder for this process alone, removed when it ends."""
+    """Create a folder for this process alone, removed when it ends. Raises KernelError."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="vgg16gpu-"))
     except OSError as error:

@@ -15,12 +15,12 @@ VARIANTS: Final = tuple((("GROUPS", groups),) for groups in (MEMORY_GROUPS, BUS_
 
 
 def transfer_kernel(groups: int) -> Kernel:
-    """The kernel with so many loads under way."""
+    """Return the kernel with `groups` loads under way."""
     return Kernel(SOURCE, "transfer", (("GROUPS", groups),))
 
 
 def transfer_step(out: Pointer, inp: Pointer, nbytes: int, groups: int = MEMORY_GROUPS) -> KernelLaunch:
-    """Copies `nbytes`, a multiple of 4, from `inp` to `out`, both at addresses that are multiples of 16."""
+    """Return a copy of `nbytes`, a multiple of 4, from `inp` to `out`, both at multiples of 16."""
     return KernelLaunch(
         kernel=transfer_kernel(groups),
         grid=Dim3(max(1, -(-nbytes // (16 * THREADS * groups)))),

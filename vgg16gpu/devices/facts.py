@@ -19,7 +19,7 @@ H200: Final = DeviceFacts(
 
 
 def device_facts(name: str) -> DeviceFacts:
-    """Facts of the device "cpu", "cuda" or "auto", without a compiler and, for the CPU, without a GPU.
+    """Return facts of the device "cpu", "cuda" or "auto", without a compiler and, for the CPU, without a GPU.
 
     Where there is no GPU "auto" is the CPU, and "cuda" is an H200 as its data sheet has it, with the tiles that were
     measured on one. "cuda:N" is the card of that number. Raises DeviceError where it cannot be used.

@@ -23,7 +23,7 @@ _added: list[Path] = []
 
 
 def kernel_dir() -> Path:
-    """The folder of the kernel sources: `vgg16gpu/kernels` if packaged, else the repository's `kernels/`.
+    """Return the folder of the kernel sources: `vgg16gpu/kernels` if packaged, else the repository's `kernels/`.
 
     Raises KernelError if neither holds the sources.
     """
@@ -42,7 +42,7 @@ def _kernel_dir(module: str) -> Path:
 
 
 def add_kernel_dir(folder: Path) -> None:
-    """Let sources be found in `folder` too, and headers by their path below it.
+    """Add `folder` to the places of sources, and of headers by their path below it.
 
     A source in it is called by its topmost folder and its own name: "lab/direct_hwc.cu".
     """
@@ -52,7 +52,7 @@ def add_kernel_dir(folder: Path) -> None:
 
 
 def source_path(name: str) -> Path:
-    """The file of a source: by its name as `source_name` gives it, or an absolute path.
+    """Return the file of a source: by its name as `source_name` gives it, or an absolute path.
 
     Raises KernelError if it is not there.
     """
@@ -71,7 +71,7 @@ def source_path(name: str) -> Path:
 
 
 def read_source(name: str) -> str:
-    """The text of a source file. Raises KernelError if it cannot be read."""
+    """Return the text of a source file. Raises KernelError if it cannot be read."""
     path = source_path(name)
     try:
         return path.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def read_source(name: str) -> str:
 
 
 def source_name(path: Path) -> str:
-    """What a source is called, by steps, tables and records: "conv_mma.cu", "cpu/mma.h", "lab/direct_hwc.cu".
+    """Return a source's name in steps, tables and records: "conv_mma.cu", "cpu/mma.h", "lab/direct_hwc.cu".
 
     The topmost folder is part of that for `cpu`, `plain` and what `add_kernel_dir` added; the others sort files.
     """
@@ -91,7 +91,7 @@ def source_name(path: Path) -> str:
 
 
 def files(*suffixes: str) -> tuple[Path, ...]:
-    """Every source that ends in one of `suffixes`, sorted by name, whatever its folder."""
+    """Return every source that ends in one of `suffixes`, sorted by name, whatever its folder."""
     return _sorted((kernel_dir(), *_added), suffixes)
 
 
@@ -108,17 +108,17 @@ def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 @cache
 def _named(folder: Path) -> dict[str, Path]:
-    """Every source below a folder, and below those that were added, by its name: a start asks for twenty."""
+    """Return every source below a folder, and below those that were added, by name: a start asks for twenty."""
     return {source_name(path): path for place in (folder, *_added) for path in _below(place, SUFFIXES)}
 
 
 def own_sources() -> tuple[Path, ...]:
-    """The kernels that the engine runs, sorted by name: all but those of plain and of other packages."""
+    """Return the kernels that the engine runs, sorted by name: all but those of plain and of other packages."""
     return tuple(sorted((path for path in files(".cu") if "/" not in source_name(path)), key=lambda path: path.name))
 
 
 def headers(source: str = "") -> tuple[Path, ...]:
-    """Every header that a source may include, sorted: part of the key of a compiled kernel. Without a source: all.
+    """Return every header that a source may include, sorted: part of a compiled kernel's key. Without a source: all.
 
     The engine's kernels include none of other packages, so that their keys are the same where those are loaded.
     """
@@ -137,6 +137,6 @@ def headers_below(folders: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 def include_dirs() -> tuple[Path, ...]:
-    """Where a compiler looks for headers."""
+    """Return the folders in which a compiler looks for headers."""
     folder = kernel_dir()
     return folder / _HEADERS, folder / _HEADERS / "hopper", folder, *_added

@@ -88,7 +88,7 @@ class OwnFolder:
             raise UntrustedError(f"has no usable folder '{name}': {error.strerror or error}") from error
 
     def make(self, prefix: str, suffix: str) -> Path:
-        """Make an empty file of a new name; its path. Raises OSError."""
+        """Create an empty file of a new name; return its path. Raises OSError."""
         name = f"{prefix}{os.urandom(8).hex()}{suffix}"
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._number))
         return self.path / name
@@ -99,7 +99,7 @@ class OwnFolder:
         return os.open(name, flags, 0o600, dir_fd=self._number)
 
     def make_private(self, name: str) -> None:
-        """Leave a file to this user alone: a linker leaves what the umask allows. Raises OSError."""
+        """Restrict a file to this user: a linker leaves what the umask allows. Raises OSError."""
         number = os.open(name, _READ, dir_fd=self._number)
         try:
             os.fchmod(number, 0o600)
@@ -107,7 +107,7 @@ class OwnFolder:
             os.close(number)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name, in place of what is called so, at once. Raises OSError."""
+        """Rename a file, atomically, over one of the new name. Raises OSError."""
         os.replace(name, new, src_dir_fd=self._number, dst_dir_fd=self._number)
 
     def remove(self, name: str) -> None:
@@ -134,7 +134,7 @@ def is_own_file(status: os.stat_result) -> bool:
 
 
 def _opened(path: Path, name: str, parent: int | None) -> OwnFolder:
-    """The folder at `name`, seen from an open folder; of one in it no link is followed."""
+    """Open the folder at `name`, relative to an open folder, in which no link is followed. Raises UntrustedError."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | (0 if parent is None else os.O_NOFOLLOW)
     number = os.open(name, flags, dir_fd=parent)
     try:
@@ -150,7 +150,7 @@ def _opened(path: Path, name: str, parent: int | None) -> OwnFolder:
 
 
 def _known(path: Path, number: int, status: os.stat_result) -> OwnFolder:
-    """The object for an open folder: the one that is there, in whose place the new descriptor is closed."""
+    """Return the object for an open folder: an existing one if there is one, and then close the new descriptor."""
     key = (status.st_dev, status.st_ino)
     with _kept_lock:
         if (folder := _kept.get(key)) and folder.path == path:
@@ -164,7 +164,7 @@ def _known(path: Path, number: int, status: os.stat_result) -> OwnFolder:
 
 
 def _objection(status: os.stat_result) -> str:
-    """Why an open folder cannot be trusted; "" if it can."""
+    """Return why an open folder cannot be trusted; "" if it can."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to user {os.geteuid()}"
     if status.st_mode & _OTHERS:

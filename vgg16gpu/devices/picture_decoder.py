@@ -31,7 +31,7 @@ class PictureDecoder(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
 
 
 class PictureCodec(Protocol):
@@ -43,7 +43,7 @@ class PictureCodec(Protocol):
     name: str
 
     def decoder(self) -> PictureDecoder:
-        """A decoder, to be closed before the device. Raises DeviceError where there can be none."""
+        """Return a decoder, to be closed before the device. Raises DeviceError where there can be none."""
 
     def close(self) -> None:
-        """Give back what no decoder has taken along, before the device is closed. Safe to call twice."""
+        """Free what no decoder has taken, before the device is closed. Safe to call twice."""

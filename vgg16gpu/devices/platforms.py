@@ -34,7 +34,7 @@ _VERSION_2: Final = _Memory("", "memory.max", "memory.current", "inactive_file")
 
 
 def supported_machine() -> str:
-    """The architecture, "x86_64" or "aarch64". Raises DeviceError anywhere else than on Linux on one of these."""
+    """Return the architecture, "x86_64" or "aarch64". Raises DeviceError except on Linux on one of these."""
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine.lower() not in _MACHINES:
         raise DeviceError(
@@ -44,7 +44,7 @@ def supported_machine() -> str:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use: its CPU affinity, and a container's quota."""
+    """Return the cores that this process may use: its CPU affinity, and a container's quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
@@ -54,7 +54,7 @@ def usable_cores() -> int:
 
 
 def machine_memory() -> tuple[int, int]:
-    """Bytes of memory that this process may use, and bytes that are free now: of the machine, and of a container."""
+    """Return the memory that this process may use, and what is free of it, of machine and container, in bytes."""
     total, free = mmap.PAGESIZE, mmap.PAGESIZE
     for line in _read(Path("/proc/meminfo")).splitlines():
         name, _, amount = line.partition(":")
@@ -68,7 +68,7 @@ def machine_memory() -> tuple[int, int]:
 
 
 def _shares() -> Iterator[tuple[int, int]]:
-    """(limit, bytes left of it) of each control group that this process is in and that has a limit.
+    """Yield (limit, bytes left of it) of each control group that this process is in and that has a limit.
 
     A container sees its own group as the outermost one. Limits of all groups around a process hold.
     """

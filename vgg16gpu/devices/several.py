@@ -20,7 +20,7 @@ _CPUS: Final = re.compile(r"cpu:(\d{1,4})", re.ASCII)
 
 
 def split_devices(text: str) -> tuple[str, ...]:
-    """'all' -> ('all',); 'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:3' -> ('cpu', 'cpu', 'cpu').
+    """Split 'all' -> ('all',); 'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:3' -> ('cpu', 'cpu', 'cpu').
 
     No device is looked at. Raises DeviceError for what is none of these.
     """
@@ -41,10 +41,10 @@ def split_devices(text: str) -> tuple[str, ...]:
 
 
 def open_devices(devices: str | Sequence[str]) -> list[Opened]:
-    """All of `resolve_devices`, open.
+    """Open all of `resolve_devices`.
 
-    Devices of the CPU share its threads fairly. Raises DeviceError for a name that is none, and where one of them does
-    not work; then none stays open.
+    Devices of the CPU share its threads fairly. Raises DeviceError for an unknown name, and where one of them does not
+    work; then none stays open.
     """
     names = resolve_devices(devices)
     shares = thread_shares(names.count("cpu"))
@@ -58,9 +58,9 @@ def open_devices(devices: str | Sequence[str]) -> list[Opened]:
 
 
 def resolve_devices(devices: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of the devices of a text as `split_devices` takes it, or of several names as `open_device` takes them.
+    """Return the names of the devices of a text as in `split_devices`, or of several names as in `open_device`.
 
-    "all": every GPU that the driver names; without one what "auto" is. Raises DeviceError for a name that is none.
+    "all": every GPU that the driver names; without one what "auto" is. Raises DeviceError for an unknown name.
     """
     names = split_devices(devices if isinstance(devices, str) else ",".join(devices))
     return _all() if names == (ALL,) else names
@@ -75,7 +75,7 @@ def _all() -> tuple[str, ...]:
 
 
 def thread_shares(count: int) -> list[int | None]:
-    """How many threads each of `count` devices of the CPU has: as many as a single one together, one at least."""
+    """Return the threads of each of `count` CPU devices: as many as a single one together, one at least."""
     if count < 2:
         return [None]
     from vgg16gpu.devices.cpu.device import threads_from_environment  # noqa: PLC0415 - ctypes is for who computes there

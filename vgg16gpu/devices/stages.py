@@ -62,7 +62,7 @@ def tell_compiling(compilations: Collection[Future[Any]]) -> None:
 
 
 def read_stages(text: str) -> dict[str, float]:
-    """Seconds of each stage in what the log said, in order; those of one name together."""
+    """Return the seconds of each stage in a log, in order; those of one name together."""
     found: dict[str, float] = {}
     for name, milliseconds in _LINE.findall(text):
         found[name] = found.get(name, 0.0) + float(milliseconds) / 1e3
@@ -77,5 +77,5 @@ def tell_run(report: Mapping[str, Any]) -> None:
 
 
 def read_run(text: str) -> dict[str, Any] | None:
-    """The last report in what the log said; None without one."""
+    """Return the last report in a log; None without one."""
     return {name: json.loads(part) for name, part in _RUN.findall(text)} or None

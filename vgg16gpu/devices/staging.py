@@ -86,6 +86,6 @@ def _copy_range(target: Rows, parts: Sequence[Rows], first: int, last: int) -> N
 
 
 def _apart(part: Rows, target: Rows) -> Rows:
-    """`part`, or a copy of it where one thread would write what another has yet to read."""
+    """Return `part`, or a copy of it where one thread would write what another has yet to read."""
     shifted = np.may_share_memory(part, target) and part.ctypes.data != target.ctypes.data
     return part.copy() if shifted else part

@@ -39,7 +39,7 @@ class Kin(NamedTuple):
 
 
 def table(gpu: str, cache: Path, package: Path = TABLES, kin: Kin | None = None) -> Tiles:
-    """The tiles known for the card of this name, by problem. A damaged table is passed over, with a warning.
+    """Return the tiles known for the card of this name, by problem. A damaged table is ignored, with a warning.
 
     kin: what is known of the card; with it the nearest card's table of the package is taken where the card has none.
     """
@@ -49,10 +49,10 @@ def table(gpu: str, cache: Path, package: Path = TABLES, kin: Kin | None = None)
 
 
 def nearest(kin: Kin, package: Path = TABLES, without: str = "") -> Tiles:
-    """The table of the card with the nearest number of multiprocessors, of the same compute capability.
+    """Return the table of the card with the nearest number of multiprocessors, of the same compute capability.
 
-    Of two as near it is the first by name: the H100's, whose nets take as long with the H200's.
-    without: the name of a card whose table is not looked at.
+    Of two as near it is the first by name: the H100's, whose nets take as long with the H200's. without: the name of a
+    card whose table is not looked at.
     """
     found: list[tuple[int, str, Tiles]] = []
     for path in package.glob("*.json"):
@@ -81,12 +81,12 @@ def float32_kernels(tiles: Tiles) -> str | None:
 
 
 def own_path(gpu: str, cache: Path) -> Path:
-    """Where the user's own table of a card lies, in the cache folder `cache`."""
+    """Return the path of the user's own table of a card, in the cache folder `cache`."""
     return cache / FOLDER / file_name(gpu)
 
 
 def file_name(gpu: str) -> str:
-    """What the table of a card is called."""
+    """Return the file name of a card's table."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", gpu) + ".json"
 
 
@@ -100,13 +100,13 @@ def write(path: Path, gpu: str, tiles: Tiles, made: Mapping[str, Any]) -> None:
 
 
 def read(path: Path, gpu: str) -> Tiles:
-    """The tiles of a table that is this card's; none of another's, or where there is no such file."""
+    """Return the tiles of this card's table; none of another's, or where there is no such file."""
     content = _content(path)
     return dict(content["tiles"]) if content and content["gpu"] == gpu else {}
 
 
 def _content(path: Path) -> dict[str, Any] | None:
-    """What a table says; None without one, or where it is damaged."""
+    """Return a table's content; None without one, or where it is damaged, which is logged."""
     try:
         content: dict[str, Any] = read_json(path)
         if not all(isinstance(entry, dict) and _is_flat(entry) for entry in content["tiles"].values()):

@@ -87,11 +87,11 @@ class WeightCache:
         return sum(block.nbytes for block in self._blocks)
 
     def lease(self, weights: WeightPlan) -> WeightBinding:
-        """The weights of a plan, so far as they are here; they stay until it is released."""
+        """Bind the weights of a plan, so far as they are stored; they stay until the binding is released."""
         return WeightBinding(self, weights)
 
     def find(self, form: Hashable, arrays: Sequence[npt.NDArray[np.generic]]) -> _Stored | None:
-        """A piece of this form that is made of the same numbers."""
+        """Return a piece of this form that is made of the same numbers; None without one."""
         for stored in self._forms.get(form, ()):
             if all(map(_are_equal, arrays, stored.arrays)):
                 return stored
@@ -100,25 +100,25 @@ class WeightCache:
     def find_computed(
         self, finish: tuple[KernelLaunch, ...], given: Mapping[int, _Given], scales: bytes
     ) -> _Computed | None:
-        """Pieces that the same steps computed of the same weights and scales."""
+        """Return pieces that the same steps computed of the same weights and scales; None without any."""
         return next((computed for computed in self._computed if computed.is_same(finish, given, scales)), None)
 
     def add(self, form: Hashable, stored: _Stored) -> None:
-        """Let others find a piece."""
+        """Store a piece for other bindings to find."""
         self._forms.setdefault(form, []).append(stored)
 
     def add_computed(self, computed: _Computed) -> None:
-        """Let others find what a build computed."""
+        """Store the results of a build for other bindings to find."""
         self._computed.append(computed)
 
     def allocate(self, nbytes: int) -> _Allocation:
-        """A block that nobody uses yet. Raises DeviceError when memory runs out."""
+        """Allocate a block without users. Raises DeviceError when memory runs out."""
         block = _Allocation(self.device.allocate(max(nbytes, 1)), nbytes)
         self._blocks.append(block)
         return block
 
     def drop(self, block: _Allocation) -> None:
-        """One user of a block less; after the last nothing in it is found any more, and its memory is free."""
+        """Release one use of a block; with the last, forget its pieces and free its memory."""
         block.users -= 1
         if block.users:
             return
@@ -173,17 +173,17 @@ class WeightBinding:
 
     @property
     def uploads(self) -> tuple[Upload, ...]:
-        """What has to be uploaded, in order."""
+        """The missing uploads, in order."""
         missing = {item.offset for item in self._missing}
         return tuple(one for one in self.plan.uploads if self._item(_target(one).offset).offset in missing)
 
     @property
     def base(self) -> int:
-        """What `located` steps take as the address of the arena."""
+        """The arena's address for `located` steps."""
         return self._blocks[0].address if self._is_whole else 0
 
     def allocate(self) -> None:
-        """Room for what is missing; what the build computes lies apart. Raises DeviceError when memory runs out."""
+        """Allocate what is missing; what the build computes is apart. Raises DeviceError when memory runs out."""
         self._is_whole = not self._pieces
         if self._is_whole:
             block = self._use(self.store.allocate(self.plan.weights_nbytes))
@@ -199,18 +199,18 @@ class WeightBinding:
                     offset += aligned(item.nbytes)
 
     def address(self, offset: int) -> int:
-        """Where a place of the plan's arena lies on the device."""
+        """Return the device address of a place of the plan's arena."""
         if self._is_whole:
             return self.base + offset
         item = self._item(offset)
         return self._pieces[item.offset].address + offset - item.offset
 
     def located(self, steps: Sequence[KernelLaunch]) -> Sequence[KernelLaunch]:
-        """The steps with their weights where these lie, from `base` on."""
+        """Return the steps with the places of their weights, relative to `base`."""
         return steps if self._is_whole else [self._located(step) for step in steps]
 
     def settle(self, scaling: PairScaling | None) -> None:
-        """Let other plans find the pieces, now that all work on them is done.
+        """Publish the pieces to other plans, now that all work on them is done.
 
         What the build computed is the same as in another plan where its scales are: then that one's is taken, and
         everything has to be bound anew.
@@ -223,7 +223,7 @@ class WeightBinding:
         self._missing = []
 
     def release(self) -> None:
-        """Give it back. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        """Release the weights. Safe to call twice. Raises what freeing raises, once all has been tried."""
         failure: Error | None = None
         while self._blocks:
             try:
@@ -256,12 +256,12 @@ class WeightBinding:
             self.store.drop(block)
 
     def _read_by(self, steps: Sequence[KernelLaunch]) -> list[WeightItem]:
-        """The pieces that steps know, in the order in which they come there."""
+        """Return the pieces that steps use, in the order of use."""
         places = (place.offset for step in steps for place in map(_weight_place, step.arguments) if place)
         return list(dict.fromkeys(map(self._item, places)))
 
     def _numbered(self, step: KernelLaunch, numbers: Mapping[int, int]) -> KernelLaunch:
-        """A step with the number of each piece in the place of its offset: the same in every plan that computes so."""
+        """Return a step with piece numbers in place of offsets: the same in every plan that computes so."""
 
         def numbered(offset: int) -> int:
             item = self._item(offset)
@@ -270,7 +270,7 @@ class WeightBinding:
         return _with_places(step, numbered)
 
     def _scales(self, scaling: PairScaling, read: Sequence[WeightItem]) -> bytes:
-        """The scales that the build chose. What the samples came to is no part of them: only they depend on it."""
+        """Return the scales that the build chose, without what the samples came to: only scales depend on that."""
         seen = {
             self._item(place.offset).offset
             for step in scaling.program.all_steps()
@@ -292,7 +292,7 @@ class WeightBinding:
         return block
 
     def _item(self, offset: int) -> WeightItem:
-        """The piece that a place belongs to."""
+        """Return the piece that a place belongs to."""
         return self._items[bisect_right(self._offsets, offset) - 1]
 
     def _stored(self, item: WeightItem, block: _Allocation, offset: int) -> _Stored:
@@ -302,7 +302,7 @@ class WeightBinding:
         return tuple(upload.array for upload in self._uploads[item.offset])
 
     def _form(self, item: WeightItem) -> Hashable:
-        """All that decides what lies in a piece, but for the numbers."""
+        """Return all that decides a piece's content, but for the numbers."""
         uploads = self._uploads[item.offset]
         steps = tuple(_moved(upload.pack, -item.offset) for upload in uploads if upload.pack)
         arrays = tuple((upload.array.dtype.str, upload.array.shape) for upload in uploads)
@@ -313,13 +313,13 @@ class WeightBinding:
 
 
 def _weight_place(argument: Argument) -> Pointer | None:
-    """Where an argument points into the arena of weights, if it does."""
+    """Return where an argument points into the arena of weights, if it does."""
     pointer = argument.pointer if isinstance(argument, TmaDescriptor) else argument
     return pointer if isinstance(pointer, Pointer) and pointer.arena is Arena.WEIGHTS else None
 
 
 def _with_places(step: KernelLaunch, moved: Callable[[int], int]) -> KernelLaunch:
-    """A step whose places in the arena of weights are others. moved: the new one of each offset."""
+    """Return a step with other places in the arena of weights. moved: the new one of each offset."""
 
     def placed(argument: Argument) -> Argument:
         place = _weight_place(argument)
@@ -332,7 +332,7 @@ def _with_places(step: KernelLaunch, moved: Callable[[int], int]) -> KernelLaunc
 
 
 def _target(upload: Upload) -> Pointer:
-    """Where an array comes to lie in the arena of weights: what packs it writes what its first argument points to."""
+    """Return an array's place in the arena of weights: a packing step writes to its first argument."""
     if upload.pack is None:
         return upload.target
     target = upload.pack.arguments[0]
@@ -341,7 +341,7 @@ def _target(upload: Upload) -> Pointer:
 
 
 def _moved(step: KernelLaunch, by: int) -> KernelLaunch:
-    """A packing step whose places in the arena are those from the start of its piece on."""
+    """Return a packing step with its arena places shifted `by` bytes."""
     return _with_places(step, lambda offset: offset + by)
 
 

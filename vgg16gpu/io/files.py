@@ -17,10 +17,10 @@ Progress: TypeAlias = Callable[[int, int], None]  # (done, total), in units of t
 
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that becomes `path` when the block ends well and vanishes otherwise.
+    """Yield a binary file that becomes `path` when the block ends well and vanishes otherwise.
 
     A symbolic link stays: the file that it points to is written. Raises ModelError when the file cannot be written, or
-    when `path` is there and no regular file: a folder, a device, a pipe.
+    when `path` exists and is not a regular file: a folder, a device, a pipe.
     """
     target = target_of(path)
     temporary = temporary_path(target)
@@ -37,9 +37,9 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def folder_writer(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """An empty folder to write files into, that becomes `path` when the block ends well and vanishes otherwise.
+    """Yield an empty folder to write files into, which becomes `path` when the block ends well and vanishes otherwise.
 
-    With `force` the files go into a folder that is there already, over those of the same names. Raises InputError as
+    With `force` the files go into a folder that exists already, over those of the same names. Raises InputError as
     `check_new_folder` does, and ModelError when something cannot be written.
     """
     check_new_folder(path, force=force)
@@ -81,7 +81,7 @@ def check_new_folder(path: Path, option: str = "--output", *, force: bool = Fals
 
 
 def target_of(path: Path) -> Path:
-    """The file that writing to `path` writes, symbolic links followed. Raises ModelError unless it is one or free."""
+    """Return the file that writing to `path` writes, symbolic links followed. Raises ModelError for a non-file."""
     target = followed(path)
     if problem := _in_the_way(target):
         raise ModelError(f"{path}: {problem}")
@@ -101,9 +101,9 @@ def check_writable(path: Path, option: str = "--output") -> None:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], reads: Iterable[Named] = ()) -> None:
-    """`check_writable` for each option that was given; raise InputError too when two of them name the same file.
+    """Run `check_writable` for each option that was given; raise InputError too when two of them name the same file.
 
-    Or when one of them is among `reads`: what is read, as `refuse_read_files` takes it.
+    Or when one of them is among `reads`, which are as `refuse_read_files` takes them.
     """
     seen: dict[Path, str] = {}
     for option, path in outputs.items():
@@ -117,7 +117,7 @@ def check_outputs(outputs: Mapping[str, Path | None], reads: Iterable[Named] = (
 
 
 def write_error(path: Path, error: OSError) -> ModelError:
-    """One line that says why `path` was not written and what to do."""
+    """Return an error of one line that says why `path` was not written and what to do."""
     reason = error.strerror or str(error)
     return ModelError(f"{path}: cannot be written ({reason}); name a file in a folder that exists and has room")
 
@@ -128,7 +128,7 @@ def followed(path: Path) -> Path:
 
 
 def _in_the_way(target: Path) -> str:
-    """What is wrong with the thing at `target`, if there is one that a file must not replace."""
+    """Describe the thing at `target` if a file must not replace it; "" if it may."""
     if target.is_dir():
         return "is a folder; name a file in it"
     if os.path.lexists(target) and not target.is_file():

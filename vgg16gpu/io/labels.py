@@ -26,7 +26,7 @@ _IMAGENET_FILE = Path(__file__).resolve().parent.parent / "data" / "imagenet_cla
 
 
 def load(path: str | Path | None, count: int) -> tuple[str, ...]:
-    """`count` class names: from a text file with one a line, or without one ImageNet's, or 'class 0', 'class 1', ...
+    """Return `count` class names, one a line of a text file; without a file ImageNet's, or 'class 0', 'class 1', ...
 
     ImageNet's are taken for 1000 scores. Empty lines at the end do not count. A file may also hold a list or a dict, as
     Python or JSON writes them: names, {index: name}, {index: [id, name]} or {name: index}. Raises InputError when the
@@ -49,7 +49,7 @@ def load(path: str | Path | None, count: int) -> tuple[str, ...]:
 
 
 def _listed(text: str, path: str, lines: Sequence[str]) -> Sequence[str]:
-    """The names in a list or dict of Python or JSON; the lines themselves where these only begin with a bracket."""
+    """Return the names in a list or dict of Python or JSON; `lines` if these only begin with a bracket."""
     if len(text) > _LONGEST_LITERAL:
         raise InputError(f"'{path}' is a list or dict of {len(text):,} characters; give one name a line")
     try:
@@ -73,7 +73,7 @@ def _listed(text: str, path: str, lines: Sequence[str]) -> Sequence[str]:
 
 
 def _names(found: object) -> list[str] | None:
-    """The names in the order of their classes; None for anything else."""
+    """Return the names in the order of their classes; None for anything else."""
     if isinstance(found, list | tuple):
         return list(found) if all(isinstance(name, str) for name in found) else None
     if not isinstance(found, dict):

@@ -18,17 +18,17 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 def default_mean(channels: int) -> tuple[float, ...]:
-    """ImageNet's for 3 channels, else zeros."""
+    """Return ImageNet's mean for 3 channels, else zeros."""
     return IMAGENET_MEAN if channels == 3 else (0.0,) * channels
 
 
 def default_std(channels: int) -> tuple[float, ...]:
-    """ImageNet's for 3 channels, else ones."""
+    """Return ImageNet's standard deviation for 3 channels, else ones."""
     return IMAGENET_STD if channels == 3 else (1.0,) * channels
 
 
 def normalise(pixels: Pixels, mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """(..., H, W, C) pixels as (..., C, H, W) float32."""
+    """Normalise (..., H, W, C) pixels to (..., C, H, W) float32."""
     scaled = (pixels.astype(np.float64) / 255 - np.asarray(mean)) / np.asarray(std)
     planes: npt.NDArray[Any] = np.moveaxis(scaled, -1, -3)
     return np.ascontiguousarray(planes, dtype=np.float32)

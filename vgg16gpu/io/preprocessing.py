@@ -98,7 +98,7 @@ class Preprocess:
 
     @classmethod
     def named(cls, name: str, channels: int = 3) -> Self:
-        """A preset, for a network of that many channels. Raises InputError for an unknown one, and a misfit."""
+        """Return a preset, for a network of `channels` channels. Raises InputError if it is unknown or does not fit."""
         if name not in PRESETS:
             raise InputError(f"preprocessing {shown(name)} is not known; accepted: {', '.join(PRESETS)}")
         values = dict(PRESETS[name])
@@ -114,7 +114,7 @@ class Preprocess:
 
     @classmethod
     def from_fields(cls, content: object) -> Self:
-        """What `fields` gave. Raises InputError that names what is missing, unknown or wrong."""
+        """Create from the result of `fields`. Raises InputError that names what is missing, unknown or wrong."""
         if not isinstance(content, Mapping):
             raise InputError(f"preprocessing is {shown(content)}; expected an object with {', '.join(_FIELDS)}")
         if missing := [name for name in _FIELDS if name not in content]:
@@ -125,16 +125,16 @@ class Preprocess:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave. Raises InputError."""
+        """Create from the result of `to_json`. Raises InputError."""
         return cls.from_fields(parse_json(text, "preprocessing"))
 
     def fields(self) -> dict[str, Any]:
-        """Everything but the origin, as plain data."""
+        """Return everything but the origin, as plain data."""
         values = {name: getattr(self, name) for name in _FIELDS}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def to_json(self) -> str:
-        """The same as text, for a model's metadata."""
+        """Return the same as JSON text, for a model's metadata."""
         return json.dumps(self.fields(), allow_nan=False)
 
     @property
@@ -153,30 +153,30 @@ class Preprocess:
         return tuple(value / self.pixel_range for value in self.std)
 
     def in_order(self, channel_order: str) -> Self:
-        """The same colours in another order of channels: mean and std stay with their colours."""
+        """Return the same colours in another order of channels: mean and std stay with their colours."""
         if channel_order == self.channel_order:
             return self
         return replace(self, channel_order=channel_order, mean=self.mean[::-1], std=self.std[::-1])
 
     def with_origin(self, origin: Origin) -> Self:
-        """The same, said by another."""
+        """Return the same with another origin."""
         return replace(self, origin=origin)
 
     def line(self, height: int, width: int, *, pictures: bool = True) -> str:
-        """All of it in one line for people; without `pictures` what concerns arrays of pixels alone."""
+        """Return all of it in one line for people; without `pictures` what concerns arrays of pixels alone."""
         order = {1: "grey", 3: self.channel_order.upper()}.get(self.channels, _count(self.channels))
         parts = [*(self._fitting(height, width) if pictures else ()), order, self._formula()]
         return f"{'pictures' if pictures else 'pixels'}: {', '.join(parts)}; {self.origin}"
 
     def assumption(self, height: int, width: int, *, pictures: bool = True) -> str:
-        """What people should know who cannot see `line`: that this is assumed, and what it is; "" where it is not."""
+        """Return a warning for people who cannot see `line` that this is assumed, and what it is; "" if it is not."""
         if self.origin.kind != "assumed" or self.origin.options:
             return ""
         steps, _, _ = self.line(height, width, pictures=pictures).partition(";")
         return f"assumed of {steps}, as {self.origin.reason}; if the network was trained otherwise its scores are wrong"
 
     def report(self, height: int, width: int, *, pictures: bool = True) -> dict[str, Any]:
-        """The same as plain data, for --json."""
+        """Return everything as plain data, for --json."""
         origin = {"origin": self.origin.kind, "reason": self.origin.reason, "options": list(self.origin.options)}
         return {**self.fields(), **origin, "line": self.line(height, width, pictures=pictures)}
 
@@ -202,12 +202,12 @@ class Preprocess:
 
 
 def default_preprocess(channels: int) -> Preprocess:
-    """What is assumed of a model of which nothing is known: torchvision's for 3 channels, else `unit`."""
+    """Return the preprocessing assumed for an unknown model: torchvision's for 3 channels, else `unit`."""
     return Preprocess.named("torchvision" if channels == 3 else "unit", channels)
 
 
 def resize_target(size: tuple[int, int]) -> tuple[int, int]:
-    """The rows and columns that a picture covers at least before `size` is cut from its centre."""
+    """Return the rows and columns that a picture covers at least before `size` is cut from its centre."""
     rows, columns = (round(side * _RESIZE_RATIO) for side in size)
     return rows, columns
 
@@ -215,7 +215,7 @@ def resize_target(size: tuple[int, int]) -> tuple[int, int]:
 def resized_shape(
     height: Any, width: Any, to: tuple[int, int], larger: Callable[[Any, Any], Any] = max
 ) -> tuple[Any, Any]:
-    """(rows, columns) that a picture of (height, width) is resized to before the centre crop to `to`.
+    """Return the (rows, columns) to which a picture of (height, width) is resized before the centre crop to `to`.
 
     Also for arrays of heights and widths, where `larger` is np.maximum.
     """
@@ -234,7 +234,7 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def _short(values: Sequence[float]) -> str:
-    """One number if all channels have the same."""
+    """Format the values, as one number if all channels have the same."""
     return f"{values[0]:g}" if len(set(values)) == 1 else f"({_listed(values)})"
 
 

@@ -22,7 +22,7 @@ class Ranked(NamedTuple):
 
 
 def ranked(scores: Scores, count: int, *, are_probabilities: bool) -> Ranked:
-    """The `count` best classes of each row of (N, K) scores; the lower class first among equals."""
+    """Rank the `count` best classes of each row of (N, K) scores; the lower class first among equals."""
     best = _largest(scores, min(count, scores.shape[1]))
     chosen = np.take_along_axis(scores, best, axis=1)
     if are_probabilities:
@@ -40,7 +40,7 @@ def ranked(scores: Scores, count: int, *, are_probabilities: bool) -> Ranked:
 
 
 def _largest(scores: npt.NDArray[np.floating[Any]], count: int) -> npt.NDArray[np.intp]:
-    """`top_classes`, without sorting the rest of each row."""
+    """Return the same as `top_classes`, without sorting the rest of each row."""
     if count == 0 or count >= scores.shape[1] // 4:
         return top_classes(scores, count)
     found = np.sort(np.argpartition(-scores, count, axis=1)[:, :count], axis=1)
@@ -76,25 +76,25 @@ Scores: TypeAlias = npt.NDArray[np.float32]
 
 
 def softmax(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Softmax over the last axis in float64. A row with NaN or +Inf becomes NaN."""
+    """Return the softmax over the last axis in float64. A row with NaN or +Inf becomes NaN."""
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True).astype(np.float64))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def top_classes(scores: npt.NDArray[np.floating[Any]], count: int) -> npt.NDArray[np.intp]:
-    """Indices of the `count` largest of each row of (N, K) scores, best first; the lower class first among equals."""
+    """Return indices of the `count` largest of each row of (N, K) scores, best first; the lower first among equals."""
     return np.argsort(-scores, axis=-1, kind="stable")[..., :count]
 
 
 def write_text(file: BinaryIO, rows: npt.NDArray[Any]) -> None:
-    """One line of white-space separated numbers per row, nine digits each."""
+    """Write one line of white-space separated numbers per row, nine digits each."""
     for row in rows.reshape(len(rows), -1):
         file.write(" ".join([f"{value:.9g}" for value in row.tolist()]).encode() + b"\n")
 
 
 def finite_or_none(value: Any) -> Any:
-    """A copy of nested lists, dicts and numbers with NaN and infinities as None: JSON has no word for them."""
+    """Copy nested lists, dicts and numbers with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite_or_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

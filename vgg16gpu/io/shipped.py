@@ -13,7 +13,7 @@ DATA: Final = Path(__file__).resolve().parents[1] / "data"
 
 
 def digits_model() -> Path:
-    """The trained ONNX file."""
+    """Return the path of the trained ONNX file."""
     return DATA / "digits.onnx"
 
 

@@ -17,7 +17,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u
 
 
 def printable(text: str) -> str:
-    r"""A text on one line: what cannot be printed as an escape, \n say, or \xff for a byte that is no UTF-8.
+    r"""Return a text on one line: unprintable characters as escapes, \n say, or \xff for a byte that is not UTF-8.
 
     The middle of what has more than LONGEST characters is left out.
     """
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same of each line of a text."""
+    """Return `printable` of each line of a text."""
     return "\n".join(printable(line) for line in text.expandtabs().split("\n"))
 
 
@@ -37,7 +37,7 @@ def escaped_lines(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, in LONGEST characters at most.
+    """Return a value as Python writes it, in LONGEST characters at most.
 
     Of arrays it tells element type and shape, of bytes how many, of what may be of any size the type alone: the file of
     a model has half a gigabyte, and a message must not.
@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 
 
 def ending(suffix: str) -> str:
-    """The ending of a file's name in a message that says what a file has: "the ending '.doc'", or "no ending"."""
+    """Return a file name's ending for a message that says what a file has: "the ending '.doc'", or "no ending"."""
     return f"the ending '{printable(suffix)}'" if suffix else "no ending"
 
 
@@ -60,17 +60,17 @@ class _Bounded(reprlib.Repr):
         self.maxlevel = 2
 
     def repr_bytes(self, x: bytes, level: int) -> str:  # noqa: ARG002 - reprlib names the arguments
-        """How many there are."""
+        """Return the number of bytes."""
         return f"{len(x):,} bytes"
 
     repr_bytearray = repr_memoryview = repr_bytes
 
     def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002
-        """Its digits, which Python refuses to write where they are thousands."""
+        """Return the digits; beyond _LONGEST_BITS, where Python refuses to write them, the number of bits."""
         return repr(x) if x.bit_length() <= _LONGEST_BITS else f"a number of {x.bit_length():,} bits"
 
     def repr_instance(self, x: object, level: int) -> str:
-        """Numbers, paths and types as they are; of arrays what they hold, of others what they are."""
+        """Return numbers, paths and types as they are; of arrays dtype and shape, of others the type."""
         match x:
             case PurePath() | str():  # a subclass of str, as numpy's
                 return self.repr_str(str(x), level)

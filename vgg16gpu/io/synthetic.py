@@ -33,7 +33,7 @@ class _Dice:
         self._bits = np.random.PCG64(list(seed))
 
     def __call__(self, low: int, high: int) -> int:
-        """An integer with low <= value < high."""
+        """Draw an integer with low <= value < high."""
         return low + int(self._bits.random_raw()) % (high - low)
 
 
@@ -98,10 +98,10 @@ def _picture(size: int, seed: int, index: int) -> Pixels:
 
 
 def structured_images(count: int, size: int, seed: int) -> Pixels:
-    """Disks, stripes, gradients, boards, blobs and rings in two colours each: (count, size, size, 3), RGB.
+    """Draw disks, stripes, gradients, boards, blobs and rings in two colours each: (count, size, size, 3), RGB.
 
-    Integer arithmetic only. The first images of a longer series are those of a shorter one, and the same pictures
-    come at every size.
+    Integer arithmetic only. The first images of a longer series are those of a shorter one, and the same pictures come
+    at every size.
     """
     return np.stack([_picture(size, seed, index) for index in range(count)])
 
@@ -109,7 +109,7 @@ def structured_images(count: int, size: int, seed: int) -> Pixels:
 def typical_inputs(
     count: int, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float], seed: int
 ) -> npt.NDArray[np.float32]:
-    """Structured pictures as normalised float32 (count, C, H, W) for a sample's `shape` (C, H, W).
+    """Return structured pictures as normalised float32 (count, C, H, W) for a sample's `shape` (C, H, W).
 
     A model of another depth than RGB gets the three planes again and again.
     """
@@ -119,7 +119,7 @@ def typical_inputs(
 
 
 def write_sample_text(path: str | Path, size: int) -> None:
-    """One picture as the text that `infer` reads: 3 * size * size normalised numbers, C, H, W order, nine digits each.
+    """Write one picture as the text that `infer` reads: 3 * size * size normalised numbers, C, H, W order.
 
     Nine digits bring the same float32 back. Raises ModelError when the file cannot be written.
     """

@@ -24,7 +24,7 @@ _SUGGESTIONS = 3
 
 
 def parse_numbers(text: bytes, name: str) -> Floats:
-    """All numbers of `text`, as one float32 array.
+    """Parse all numbers of `text` into one float32 array.
 
     Raises InputError naming line and column of the first thing that is not a number.
     """
@@ -45,7 +45,7 @@ def parse_numbers(text: bytes, name: str) -> Floats:
 def shape_samples(
     numbers: Floats, shape: tuple[int, ...], name: str, *, open_size: bool = False, channels_last: bool = False
 ) -> Floats:
-    """(count, *shape): the numbers cut into samples. Raises InputError, with the sizes that would fit, else.
+    """Cut the numbers into samples, (count, *shape). Raises InputError, with the sizes that would fit, else.
 
     `open_size` tells whether the model runs at other image sizes, so that --size is worth naming. An image's shape is
     (C, H, W), or (H, W, C) with `channels_last`.
@@ -60,7 +60,7 @@ def shape_samples(
 
 
 def fitting_sizes(count: int, channels: int) -> list[tuple[int, int]]:
-    """(images, side) of the square images that `count` numbers would make, fewest images first, at most three."""
+    """Return (images, side) of square images that `count` numbers would make, fewest images first, at most three."""
     found = []
     for images in range(1, count // (channels * _SMALLEST_SIDE**2) + 1):
         pixels, rest = divmod(count, channels * images)

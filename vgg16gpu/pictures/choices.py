@@ -11,5 +11,5 @@ AUTO: Final = CPU  # what auto means; docs/pictures.md says why
 
 
 def chosen(wanted: str) -> str:
-    """CPU or GPU, of one of DECODE."""
+    """Return CPU or GPU for one of DECODE."""
     return AUTO if wanted == "auto" else wanted

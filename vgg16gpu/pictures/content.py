@@ -26,7 +26,7 @@ _MISSING: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENA
 
 
 def picture_kind(head: bytes) -> str | None:
-    """JPEG, PNG, BMP, WEBP, GIF, TIFF or AVIF, by the first HEAD_NBYTES of a file; None for anything else."""
+    """Return JPEG, PNG, BMP, WEBP, GIF, TIFF or AVIF, by the first HEAD_NBYTES of a file; None for anything else."""
     if head.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -43,7 +43,7 @@ def picture_kind(head: bytes) -> str | None:
 
 
 def suffix_of(path: str) -> str:
-    """The ending of a file's name in lower case, with its dot; "" without one."""
+    """Return the ending of a file's name in lower case, with its dot; "" without one."""
     return os.path.splitext(path)[1].lower()  # noqa: PTH122 - a Path for each of 100,000 files is what takes time
 
 
@@ -53,7 +53,7 @@ def is_missing(error: OSError) -> bool:
 
 
 def read_head(path: str) -> bytes:
-    """The first HEAD_NBYTES of a regular file; OSError where it cannot be read, b"" of what is no regular file."""
+    """Return the first HEAD_NBYTES of a regular file, b"" of any other. Raises OSError where it cannot be read."""
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
         return b""
     file = _open(path)
@@ -64,7 +64,7 @@ def read_head(path: str) -> bytes:
 
 
 def check_regular(path: str, most: int | None = None) -> int:
-    """The bytes of a regular file. Raises InputError for all else, and for more than `most`; opens nothing."""
+    """Return the bytes of a regular file. Raises InputError for all else, and for more than `most`; opens nothing."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError) as error:  # ValueError: the name holds a zero byte
@@ -77,7 +77,7 @@ def check_regular(path: str, most: int | None = None) -> int:
 
 
 def read_file(path: str, most: int | None = MAX_NBYTES) -> bytes:
-    """All of a regular file. Raises InputError where it cannot be read; never waits for a pipe or a device."""
+    """Read all of a regular file. Raises InputError where it cannot be read; never waits for a pipe or a device."""
     size = check_regular(path, most)
 
     def read(file: int) -> bytes:
@@ -90,7 +90,7 @@ def read_file(path: str, most: int | None = MAX_NBYTES) -> bytes:
 
 
 def read_into(path: str, out: Bytes) -> int | None:
-    """As `read_file`, to where the bytes shall lie: how many there are; None where `out` is too short for them."""
+    """Read a file as `read_file` into `out`; return its bytes, None where `out` is too short. Raises InputError."""
     size = check_regular(path, MAX_NBYTES)
 
     def read(file: int) -> int:
@@ -104,14 +104,14 @@ def read_into(path: str, out: Bytes) -> int | None:
 
 
 def unreadable(path: str, error: OSError | ValueError) -> InputError:
-    """What to raise for a file that the system does not give."""
+    """Return the error for a file that the system cannot read."""
     if not isinstance(error, OSError) or is_missing(error):
         return InputError(f"'{path}' does not exist")
     return InputError(f"'{path}' cannot be read: {error.strerror or error}")
 
 
 def _opened(path: str, read: Callable[[int], T]) -> T:
-    """What `read` makes of a file that is open while it runs. Raises InputError."""
+    """Return `read(descriptor)` of a file that is open while it runs. Raises InputError."""
     try:
         file = _open(path)
         try:

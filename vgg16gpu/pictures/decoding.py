@@ -29,26 +29,26 @@ class Decoder:
         self._usual_shapes: dict[tuple[int, int], bool] = {}  # what was found of each; most folders have few
 
     def read(self, file: str) -> bytes:
-        """What is in a file. Raises InputError, also where the network takes no pictures."""
+        """Read a file. Raises InputError, also where the network takes no pictures."""
         check_target(file, *image_shape(self._spec, file))
         return read_file(file)
 
     def read_into(self, file: str, out: Bytes) -> int | None:
-        """The same, to where the bytes shall lie: how many there are; None where `out` is too short for them."""
+        """Read a file into `out`; return its bytes, None where `out` is too short. Raises InputError."""
         check_target(file, *image_shape(self._spec, file))
         return read_into(file, out)
 
     def shape(self, data: bytes) -> tuple[int, int] | None:
-        """(h, w) of a picture that `decode_into` takes and that is resized and cropped without more ado; else None."""
+        """Return (h, w) of a picture that `decode_into` takes and that is only resized and cropped; else None."""
         return self._usual(jpeg_shape(data, self.channels))
 
     def file_shape(self, data: bytes) -> tuple[int, int, int] | None:
-        """(h, w, sampling) of such a file that a GPU may decode to planes, as in `program.ycbcr`; else None."""
+        """Return (h, w, sampling) of such a file that a GPU may decode to planes, as in `program.ycbcr`; else None."""
         found = baseline_shape(data)
         return found if found and self._usual(found[:2]) else None
 
     def room_nbytes(self, height: int, width: int, sampling: int) -> int:
-        """Bytes on the device for such a file: as planes, as RGB, or of the network's size if the CPU decodes it."""
+        """Return its bytes on the device: as planes, as RGB, or of the network's size if the CPU decodes it."""
         rgb = height * width * self.channels
         return aligned(max(planes_nbytes(height, width, sampling), rgb, math.prod(self._spec.shape)))
 
@@ -78,5 +78,5 @@ class Decoder:
         return True
 
     def fitted(self, data: bytes, file: str) -> Pixels:
-        """(H, W, C) as the network takes it. Raises InputError that begins with the file's name."""
+        """Return (H, W, C) as the network takes it. Raises InputError that begins with the file's name."""
         return fitted(data, file, *image_shape(self._spec, file), self._preprocess)

@@ -37,11 +37,11 @@ _ADVICE: Final = "convert it to .png or .jpg"
 
 
 def load_image(path: Path, channels: int, height: int, width: int, preprocess: Preprocess | None = None) -> Pixels:
-    """One image file as (height, width, channels) uint8, fitted, its channels in the network's order.
+    """Load one image file as (height, width, channels) uint8, fitted, its channels in the network's order.
 
-    Without `preprocess` what is assumed of a model of so many channels: `default_preprocess`. Raises InputError when
-    the file is not an image, is broken, or the model takes neither 1 nor 3 channels, or so many pixels that the image
-    would have to be blown up beyond `MAX_PIXELS`.
+    Without `preprocess` `default_preprocess` is assumed. Raises InputError when the file is not an image, is broken, or
+    the model takes neither 1 nor 3 channels, or so many pixels that the image would have to be blown up beyond
+    `MAX_PIXELS`.
     """
     check_target(str(path), channels, height, width)
     return fitted(read_file(str(path)), str(path), channels, height, width, preprocess or default_preprocess(channels))
@@ -58,7 +58,7 @@ def check_target(name: str, channels: int, height: int, width: int) -> None:
 
 
 def fitted(data: bytes, name: str, channels: int, height: int, width: int, preprocess: Preprocess) -> Pixels:
-    """An image file's bytes as (height, width, channels) uint8: decoded, fitted, in the network's order of channels.
+    """Decode and fit an image file's bytes: (height, width, channels) uint8, channels in the network's order.
 
     Raises InputError that begins with the file's `name`.
     """
@@ -66,7 +66,7 @@ def fitted(data: bytes, name: str, channels: int, height: int, width: int, prepr
 
 
 def decode(data: bytes, name: str, channels: int) -> Pixels:
-    """An image file's bytes as (h, w, channels) uint8, upright, RGB or grey, as large as the picture is.
+    """Decode an image file's bytes: (h, w, channels) uint8, upright, RGB or grey, as large as the picture is.
 
     Raises InputError that begins with the file's `name`.
     """
@@ -75,7 +75,7 @@ def decode(data: bytes, name: str, channels: int) -> Pixels:
 
 
 def decode_by_pillow(data: bytes, name: str, channels: int) -> Pixels:
-    """What `decode` gives, for files that `decode_jpeg` does not take."""
+    """Return the result of `decode` for files that `decode_jpeg` does not take. Raises InputError."""
     picture = _opened(data, name, channels)
     try:
         return _pixels(picture)
@@ -84,7 +84,7 @@ def decode_by_pillow(data: bytes, name: str, channels: int) -> Pixels:
 
 
 def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, name: str) -> Pixels:
-    """A picture in RGB, RGBX or L as (height, width, channels) uint8, in the network's order of channels.
+    """Fit a picture in RGB, RGBX or L: (height, width, channels) uint8, in the network's order of channels.
 
     Raises InputError that begins with `name` where it is a strip, or would be resized beyond `MAX_PIXELS`.
     """
@@ -115,18 +115,18 @@ def check_fit(height: int, width: int, to: tuple[int, int], preprocess: Preproce
 
 
 def in_channel_order(pixels: Pixels, preprocess: Preprocess) -> Pixels:
-    """(..., C) pixels in RGB as the network takes them."""
+    """Return (..., C) pixels in RGB in the network's order of channels."""
     return np.ascontiguousarray(pixels[..., ::-1]) if preprocess.channel_order == "bgr" else pixels
 
 
 def _pixels(picture: Image.Image) -> Pixels:
-    """(h, w, channels) of a picture in RGB, RGBX or L."""
+    """Return (h, w, channels) uint8 of a picture in RGB, RGBX or L."""
     pixels = np.asarray(picture, dtype=np.uint8)
     return pixels[..., np.newaxis] if pixels.ndim == 2 else np.ascontiguousarray(pixels[..., :3])
 
 
 def _decoded(data: bytes, name: str, channels: int) -> Image.Image:
-    """The picture, upright: L for one channel, else RGB or RGBX."""
+    """Return the picture, upright: L for one channel, else RGB or RGBX."""
     from PIL import Image  # noqa: PLC0415 - arrays of numbers need no Pillow
 
     # Pillow keeps RGB as four bytes: such pixels become a picture without a copy.
@@ -138,7 +138,7 @@ def _decoded(data: bytes, name: str, channels: int) -> Image.Image:
 
 
 def _decoded_fast(data: bytes, channels: int, nbytes: int) -> Pixels | None:
-    """(h, w, nbytes) of a JPEG file; None where Pillow is to decode it, or to say that there is no memory."""
+    """Return (h, w, nbytes) of a JPEG file; None where Pillow is to decode it, or to report missing memory."""
     shape = jpeg_shape(data, channels)
     if shape is None:
         return None
@@ -150,7 +150,7 @@ def _decoded_fast(data: bytes, channels: int, nbytes: int) -> Pixels | None:
 
 
 def _opened(data: bytes, name: str, channels: int) -> Image.Image:
-    """The picture, upright, decoded by Pillow: L for one channel, else RGB."""
+    """Decode the picture by Pillow, upright: L for one channel, else RGB. Raises InputError."""
     from PIL import Image, ImageOps  # noqa: PLC0415 - arrays of numbers need no Pillow
 
     kind = picture_kind(data[:HEAD_NBYTES])

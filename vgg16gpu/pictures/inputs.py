@@ -49,7 +49,7 @@ class InputSpec:
     preprocess: Preprocess | None = None
 
     def array_shape(self, *, is_pixels: bool) -> tuple[int, ...]:
-        """The shape of one sample as an array of numbers or of pixels."""
+        """Return the shape of one sample as an array of numbers or of pixels."""
         turned = len(self.shape) == 3 and (is_pixels or self.channels_last)
         return (*self.shape[1:], self.shape[0]) if turned else self.shape
 
@@ -59,7 +59,7 @@ class InputSpec:
 
 
 def spec_of(given: GraphInput, shape: tuple[int, ...], preprocess: Preprocess | None = None) -> InputSpec:
-    """What a model with this input takes, for one sample of `shape`."""
+    """Return the input that a model takes, for one sample of `shape`."""
     open_size = given.shape[2:] == (None, None)
     return InputSpec(shape, open_size=open_size, channels_last=given.channels_last, preprocess=preprocess)
 
@@ -75,7 +75,7 @@ class NamedInput:
 def listed(
     paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True, null: bool = False
 ) -> Listing:
-    """What `list_files` gives; what folders hold besides is logged."""
+    """Return the result of `list_files`, and log what folders hold besides."""
     listing = list_files(paths, files_from, recursive=recursive, null=null)
     if line := listing.line():
         level = logging.INFO if set(listing.left_out) == {HIDDEN} else logging.WARNING
@@ -84,7 +84,7 @@ def listed(
 
 
 def expand_paths(paths: Sequence[str | Path]) -> list[str]:
-    """The files to read, folders replaced by their images and those of their subfolders in sorted order.
+    """Return the files to read, folders replaced by their images and those of their subfolders in sorted order.
 
     Raises InputError for what does not exist, is of an unknown type, or is a folder without images.
     """
@@ -92,7 +92,7 @@ def expand_paths(paths: Sequence[str | Path]) -> list[str]:
 
 
 def samples(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
-    """(name, sample) of each sample in one file of numbers, by its ending, or of standard input ("-").
+    """Yield (name, sample) of each sample in one file of numbers, by its ending, or of standard input ("-").
 
     float32 as the model's file has it, or uint8 (H, W, C); read when it is asked for. Raises InputError naming file,
     value found and what is accepted.
@@ -106,7 +106,7 @@ def samples(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
 
 
 def each_sample(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample | InputError]]:
-    """The same, with why in place of a sample that cannot be read; NaN and Inf pass.
+    """Yield the same, with the error in place of a sample that cannot be read; NaN and Inf pass.
 
     Behind a member of an archive that cannot be read come the others, behind one of another file nothing.
     """
@@ -118,14 +118,14 @@ def each_sample(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample | Inpu
 
 
 def image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
-    """(C, H, W) of a model that takes images. Raises InputError for another, which cannot take the image `name`."""
+    """Return (C, H, W) of a model that takes images. Raises InputError, which names the image, for another."""
     if len(spec.shape) != 3:
         raise InputError(f"'{name}' is an image; the model takes {spec.shape} numbers: give .npy, .npz or .txt")
     return spec.shape[0], spec.shape[1], spec.shape[2]
 
 
 def batched(inputs: Iterable[NamedInput], size: int) -> Iterator[list[NamedInput]]:
-    """Consecutive inputs of the same type, at most `size` together."""
+    """Yield consecutive inputs of the same type, at most `size` together."""
     batch: list[NamedInput] = []
     for item in inputs:
         if batch and (len(batch) == size or batch[0].array.dtype != item.array.dtype):
@@ -201,7 +201,7 @@ def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float3
 
 
 def _samples(array: ForeignArray, name: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
-    """The samples of an array of one of them, or of several. Raises InputError before the first is read."""
+    """Yield the samples of an array of one or several. Raises InputError before the first is read."""
     is_pixels = array.dtype == np.uint8
     if not is_pixels and array.dtype.kind != "f":
         raise InputError(

@@ -27,7 +27,7 @@ class NotDecodedError(Exception):
 
 
 def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
-    """(h, w) of a JPEG file that `decode_jpeg` takes for 1 or 3 channels; None for all that Pillow is to read."""
+    """Return (h, w) of a JPEG file that `decode_jpeg` takes for 1 or 3 channels; None for all that Pillow reads."""
     header = read_header(data) if _simplejpeg() else None
     if header is None or header.components > channels:  # Pillow computes grey from RGB
         return None
@@ -38,7 +38,7 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
 
 
 def baseline_shape(data: bytes) -> tuple[int, int, int] | None:
-    """(h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
+    """Return (h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
 
     sampling: as in `program.ycbcr`.
 
@@ -70,7 +70,7 @@ def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:
 
 @cache
 def _simplejpeg() -> Any:
-    """The module; None where it is not installed, or Pillow decodes by a library whose bits differ."""
+    """Import simplejpeg; None where it is not installed, or Pillow decodes by a library whose bits differ."""
     try:
         import simplejpeg  # noqa: PLC0415 - optional
     except ImportError:

@@ -42,7 +42,7 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """The header of a JPEG file; None where there is anything unusual in it, or it is no JPEG."""
+    """Return the header of a JPEG file; None where there is anything unusual in it, or it is not a JPEG."""
     try:
         return _read_header(data)
     except (IndexError, struct.error):  # cut short
@@ -50,7 +50,7 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def count_scans(data: bytes) -> int:
-    """How many times a JPEG file walks over its picture; what lies behind its end or in previews is not counted."""
+    """Return the number of scans of a JPEG file; those behind its end or in previews are not counted."""
     markers = (marker for marker, _ in _markers(data))
     return sum(marker == _SCAN for marker in takewhile(lambda marker: marker != _END, markers))
 
@@ -69,7 +69,7 @@ def holds_one_picture(data: bytes) -> bool:
 
 
 def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Each marker, and where it ends; those within segments are not looked at."""
+    """Yield each marker, and where it ends; those within segments are not looked at."""
     place = 2
     while found := _MARKER.search(data, place):
         marker, place = found[0][1], found.end()
@@ -99,7 +99,7 @@ def _read_header(data: bytes) -> JpegHeader | None:
 
 
 def _segments(data: bytes) -> dict[int, list[bytes]] | None:
-    """What stands behind each marker, the first scan's being the last; None where one is unusual."""
+    """Return the segments of each marker, the first scan's being the last; None where one is unusual."""
     if not data.startswith(b"\xff\xd8"):
         return None
     found: dict[int, list[bytes]] = {}
@@ -122,7 +122,7 @@ def _segments(data: bytes) -> dict[int, list[bytes]] | None:
 
 
 def _is_usual_frame(frame: bytes) -> bool:
-    """8 bits, grey or colours that are as fine as the luminance or coarser by a factor that libjpeg has a name for."""
+    """Return whether a frame has 8 bits, and is grey or has colours in a sampling that libjpeg has a name for."""
     bits, components = frame[0], frame[5]
     if bits != 8 or len(frame) != 6 + 3 * components:
         return False
@@ -158,7 +158,7 @@ def _is_upright(blocks: Iterable[bytes]) -> bool:
 
 
 def _orientation(exif: bytes) -> int | None:
-    """1: upright; 0: nothing is said; None: turned, or the block is damaged."""
+    """Return 1 if upright, 0 if nothing is said, None if turned, or the block is damaged."""
     entry = _ENTRIES.get(exif[:4])
     if entry is None:
         return None
@@ -192,7 +192,7 @@ def _is_turned_by_xmp(segment: bytes) -> bool:
 
 
 def _are_bytes_tables(tables: bytes) -> bool:
-    """Quantisation tables of bytes; those of 16 bits are unusual."""
+    """Return whether quantisation tables are of bytes; those of 16 bits are unusual."""
     return bool(tables) and not len(tables) % 65 and max(tables[::65]) < 4
 
 

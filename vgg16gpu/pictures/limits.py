@@ -55,6 +55,6 @@ def check_size(data: bytes, kind: str, size: tuple[int, int], most: int | None, 
 
 
 def _pieces(data: bytes) -> int:
-    """The strips or tiles that a TIFF file says it has; its tags where these are too many."""
+    """Return the strips or tiles that a TIFF file says it has; its tags where these are too many."""
     found = (entry for directory in entries(data) for entry in directory)
     return max((entry.values for entry in found if entry.tag in (_STRIPS, _TILES, TOO_MANY)), default=0)

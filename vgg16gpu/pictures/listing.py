@@ -104,7 +104,7 @@ class Contents(Protocol):
     """Encoded pictures by their number among the files. From any thread."""
 
     def __getitem__(self, index: int, /) -> bytes:
-        """One of them. Raises InputError where it cannot be read."""
+        """Return the bytes of one picture. Raises InputError where it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Listing:
         return any(file not in self.numbers for file in self.files)
 
     def line(self) -> str:
-        """How many files were left out and why, as one line; "" where there are none."""
+        """Return how many files were left out and why, as one line; "" where there are none."""
         count = sum(self.left_out.values())
         if not count:
             return ""
@@ -151,7 +151,7 @@ def list_files(
     recursive: bool = True,
     null: bool = False,
 ) -> Listing:
-    """What `given` names (files, folders, "-"), then what is named in the file `files_from` ("-": standard input).
+    """List `given` (files, folders, "-"), then the names in the file `files_from` ("-": standard input).
 
     The pictures of a folder come in the order of their whole paths, as `sorted` gives them; with `recursive` those of
     its subfolders are among them. A list has a name in each line, with `null` between zero bytes (`names.py`); names
@@ -202,7 +202,7 @@ class _Lister:
         return self._left_out.listing(self.files, frozenset(self._numbers))
 
     def add(self, path: str) -> None:
-        """What somebody named: it must be there, and a folder must have pictures."""
+        """Add a path that a caller named: it must exist, and a folder must have pictures. Raises InputError."""
         if path == STANDARD_INPUT:
             self._add_numbers(path)
             return
@@ -225,7 +225,7 @@ class _Lister:
             )
 
     def add_listed(self, path: str) -> None:
-        """What a list names: reading it says what is wrong, if anything is."""
+        """Add a path of a list; if anything is wrong, reading it says so."""
         path = f"./{path}" if path == STANDARD_INPUT else path
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
@@ -256,7 +256,7 @@ class _Lister:
             shown += paths[: _EXAMPLES - len(shown)]
 
     def _add_file(self, path: str, mode: int) -> bool:
-        """Take it as what it is, if it is anything."""
+        """Add a file as picture or numbers; return whether it is either."""
         suffix = suffix_of(path)
         if suffix in IMAGE_SUFFIXES or not stat.S_ISREG(mode):
             self.files.append(path)
@@ -279,7 +279,7 @@ class _Lister:
 
 
 def _pictures(root: str, left_out: _LeftOut, *, recursive: bool) -> Iterator[str]:
-    """The pictures in a folder, in the order of their whole paths; what else is in it goes to `left_out`."""
+    """Yield the pictures in a folder, in the order of their whole paths; other files go to `left_out`."""
     seen: set[tuple[int, int]] = set()
     prefix = os.path.join(str(Path(root)), "")  # noqa: PTH118 - the folder's name with one slash behind it
     prefix = "" if prefix == "./" else prefix
@@ -299,7 +299,7 @@ def _pictures(root: str, left_out: _LeftOut, *, recursive: bool) -> Iterator[str
 def _entries(
     folder: str, prefix: str, left_out: _LeftOut, seen: set[tuple[int, int]], *, recursive: bool
 ) -> Sequence[str]:
-    """The names of a folder's pictures and, with a slash behind them, of its folders: sorted so, as whole paths are."""
+    """Return the names of a folder's pictures and, with a slash at the end, of its folders, sorted as whole paths."""
     taken: list[str] = []
     others: list[tuple[str, str]] = []
     try:
@@ -325,7 +325,7 @@ def _entries(
 
 
 def _why_not(entry: os.DirEntry[str], recursive: bool) -> str | None:
-    """Why something in a folder is not read; None for a picture, _FOLDER for a folder to look into."""
+    """Return why an entry of a folder is not read; None for a picture, _FOLDER for a folder to look into."""
     if entry.name.startswith("."):  # macOS puts a file ._a.jpg, which is no picture, beside a.jpg
         return HIDDEN
     try:

@@ -28,7 +28,7 @@ _TRIALS: Final = (
 
 @cache
 def pass_order() -> PassOrder | None:
-    """The order of the Pillow that is installed, found by trying; None if it is none that we know."""
+    """Return the order of the installed Pillow, found by trying; None if it is unknown."""
     sizes, results = (np.array(side).T for side in zip(*_TRIALS, strict=True))
     found = [_goes_down_first(*trial) for trial in _TRIALS]
     for order in PassOrder:
@@ -38,7 +38,7 @@ def pass_order() -> PassOrder | None:
 
 
 def _goes_down_first(size: tuple[int, int], result: tuple[int, int]) -> bool | None:
-    """Whether a picture is resized along its columns first; None if it is neither way."""
+    """Return whether a picture is resized along its columns first; None if it is neither way."""
     from PIL import Image  # noqa: PLC0415 - whoever asks has it
 
     def resized(picture: Image.Image, height: int, width: int) -> Image.Image:

@@ -20,7 +20,7 @@ AHEAD = 4  # files for each thread: whoever reads may take a while for each
 def read_inputs(
     paths: Sequence[str | Path], spec: InputSpec, leave_out: Callable[[str], object] | None = None
 ) -> Generator[NamedInput, None, None]:
-    """Every sample in `paths` (files, folders, "-"), in order. Closing it ends the threads.
+    """Yield every sample in `paths` (files, folders, "-"), in order. Closing it ends the threads.
 
     leave_out: is told why a sample cannot be read, and the next ones come. Without it raises InputError naming file,
     value found and what is accepted, once the samples before it are out.
@@ -51,7 +51,7 @@ def read_inputs(
 
 
 def _sort(slot: Slot, spec: InputSpec, order: InOrder[NamedInput | str]) -> None:
-    """Copies of what is in a slot, in their places."""
+    """Copy a slot's content to its places in the order."""
     turns = spec.turns(slot.element_type)
     shape = spec.shape if turns else spec.array_shape(is_pixels=slot.element_type == "uint8")
     nbytes = math.prod(shape) * (1 if slot.element_type == "uint8" else 4)

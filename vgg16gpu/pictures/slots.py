@@ -20,7 +20,7 @@ MAX_SIDE = 8192  # and one with a longer side, too
 
 
 def aligned(nbytes: int) -> int:
-    """The bytes that lie before the next picture, if so many are taken."""
+    """Round bytes up to the place of the next picture."""
     return nbytes + -nbytes % ALIGNMENT
 
 
@@ -93,11 +93,11 @@ class Slot:
         return len(self.rows) < self.most_rows and self.used + nbytes <= len(self.buffer) and fits_there
 
     def rest(self, nbytes: int) -> Bytes:
-        """Where so many bytes go next."""
+        """Return the place of the next `nbytes` bytes."""
         return self.buffer[self.used : self.used + nbytes]
 
     def clear(self) -> None:
-        """Make it as new."""
+        """Reset the slot to empty."""
         self.used = self.needed = 0
         self.rows, self.failures, self.ends, self.addresses = [], [], [], []
 
@@ -107,7 +107,7 @@ class Closed(Exception):  # noqa: N818 - no error: the reader has gone
 
 
 def ordinary(nbytes: int) -> Bytes:
-    """Memory that no device knows of, for `BufferPool.pin` where there is none."""
+    """Return memory that no device knows of, for `BufferPool.pin` without a device."""
     return np.empty(nbytes, np.uint8)
 
 
@@ -135,7 +135,7 @@ class BufferPool:
         self._closed = False
 
     def pin(self, pinned: Callable[[int], Bytes], *, takes_pictures: bool) -> None:
-        """From now on the slots are parts of a buffer that `pinned` makes. Raises what it raises."""
+        """Make the slots parts of a buffer from `pinned`. Raises what it raises."""
         buffer = pinned(self.nbytes * self.count)
         with self._lock:
             self._buffer = buffer
@@ -151,12 +151,12 @@ class BufferPool:
         return self._buffer is not None
 
     def unpinned(self) -> Bytes | None:
-        """What `pin` made, to be given back, once nobody fills or reads a slot; None if there is nothing."""
+        """Return the buffer of `pin`, to be freed, once no slot is in use; None if there is none."""
         buffer, self._buffer = self._buffer, None
         return buffer
 
     def take(self) -> Slot:
-        """A free slot; waits for one. Raises Closed."""
+        """Wait for a free slot and return it. Raises Closed."""
         with self._lock:
             while not self._closed:
                 if self._free:
@@ -168,7 +168,7 @@ class BufferPool:
             raise Closed
 
     def give_back(self, slot: Slot) -> None:
-        """What lay in the slot, and on the device for it, is no longer needed."""
+        """Release a slot, and its memory on the device."""
         if slot.room:
             slot.room.give_back()
             slot.room = None
@@ -178,13 +178,13 @@ class BufferPool:
             self._put_back(slot)
 
     def close(self) -> None:
-        """Whoever waits for a slot gets Closed."""
+        """Close the pool: callers that wait for a slot get Closed."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Give back what only who made the ring needs, once it is closed. Safe to call twice."""
+        """Free what only the pool's creator needs, once it is closed. Safe to call twice."""
 
     def _put_back(self, slot: Slot) -> None:
         with self._lock:

@@ -41,7 +41,7 @@ class TiffTag(NamedTuple):
 
 
 def entries(data: bytes) -> Iterator[list[TiffTag]]:
-    """The directory of the first picture, in each way in which Pillow may read the file; those that can be read.
+    """Yield the first picture's directory for each way in which Pillow may read the file, if it can be read.
 
     Of more than MAX_TAGS there is one entry TOO_MANY, which counts them.
     """
@@ -85,7 +85,7 @@ class TiffForm:
 
     @classmethod
     def of(cls, data: bytes) -> TiffForm:
-        """What the tags of a file say; where they are damaged, as if they said the usual."""
+        """Return the form in a file's tags; where they are damaged, the usual one."""
         found = {entry.tag: entry for entry in next(entries(data), [])}
         bits = max(_values(data, found.get(_BITS)), default=1)
         samples = max(_values(data, found.get(_SAMPLES)), default=1)
@@ -108,7 +108,7 @@ class TiffForm:
         return f"{samples} of {self.bits} bits" + ", zero is white" * self.is_white_zero
 
     def as_black_zero(self, data: bytes) -> bytes:
-        """The file with zero for black, which more forms have a reader for; itself where it is small enough for any."""
+        """Return the file with zero for black, which more readers know; or itself if that does not apply."""
         place = self.place
         if not self.is_white_zero or place is None or self.bits not in _USUAL_BITS or not _values(data, place):
             return data
@@ -118,7 +118,7 @@ class TiffForm:
 
 
 def _values(data: bytes, entry: TiffTag | None) -> tuple[int, ...]:
-    """The first numbers of a tag; none where it has none, or not all of them are in the file: Pillow skips it then."""
+    """Return the first numbers of a tag; none where not all of them are in the file: Pillow skips it then."""
     if entry is None or entry.type not in _TYPES:
         return ()
     if entry.place + entry.values * struct.calcsize(f"<{_TYPES[entry.type]}") > len(data):

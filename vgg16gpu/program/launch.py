@@ -184,7 +184,7 @@ class StatusBlock:
         return Pointer(self.error.arena, self.error.offset + 4)
 
     def maxima(self, index: int) -> Pointer:
-        """The word of image 0 of the value `watched[index]`."""
+        """Return the word of image 0 of the value `watched[index]`."""
         return Pointer(self.error.arena, self.status.offset + 4 * self.batch * (1 + index))
 
     @property
@@ -225,7 +225,7 @@ class LaunchPlan:
     others: tuple[TensorDesc, ...] = ()
 
     def __str__(self) -> str:
-        """The steps as a table: what runs, how it is launched, what it must do."""
+        """Format the steps as a table: label, kernel, grid, block, GFLOP, MB."""
         lines = [f"batch {self.batch}, input '{self.input.name}' {self.input.shape}"]
         steps = self.all_steps()
         wide = max(len(step.label) for step in steps)
@@ -239,7 +239,7 @@ class LaunchPlan:
         return "\n".join(lines)
 
     def all_steps(self, element_type: str = "float32") -> tuple[KernelLaunch, ...]:
-        """Everything that is launched for an input of that element type."""
+        """Return every launch for an input of that element type."""
         return (*self.input.entries[element_type].steps, *self.steps, *self.output_steps)
 
     @property
@@ -253,7 +253,7 @@ class LaunchPlan:
 
     @property
     def block(self) -> Pointer:
-        """Where the block begins that the host copies in."""
+        """The start of the block that the host copies in."""
         places = [entry.pointer for entry in self.input.entries.values()]
         places += [value.pointer for value in self.others if value not in self.given]
         return min(places, key=lambda place: place.offset)

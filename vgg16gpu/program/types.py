@@ -12,7 +12,7 @@ ALIGNMENT = 256  # bytes; every buffer starts on such a boundary
 
 
 def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment of buffers."""
+    """Round `nbytes` up to the alignment of buffers."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -50,7 +50,7 @@ class DType(Enum):
         self.channel_alignment = channel_alignment
 
     def padded(self, channels: int) -> int:
-        """Channels, or features, as stored. Few channels, an image's say, are padded to 16 bytes alone."""
+        """Return channels, or features, as stored. Few channels, an image's say, are padded to 16 bytes alone."""
         if channels * self.nbytes <= 16:
             return 16 // self.nbytes
         return -(-channels // self.channel_alignment) * self.channel_alignment
@@ -64,7 +64,7 @@ class Layout(Enum):
 
 
 def padded_channels(channels: int) -> int:
-    """Channels of a float32 NHWC value as stored."""
+    """Return the channels of a float32 NHWC value as stored."""
     return DType.F32.padded(channels)
 
 
@@ -120,13 +120,13 @@ class TensorFormat:
 
     @classmethod
     def of(cls, value: TensorDesc) -> TensorFormat:
-        """That of a value as it is stored; of elements that nobody else knows it is float32, without padding."""
+        """Return the format of a stored value; for elements that no caller knows float32, without padding."""
         if value.element not in OUTPUT_ELEMENTS:
             return cls(pitch=value.shape[1])
         return cls(value.element, None if value.layout is Layout.PLAIN else value.pitch)
 
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """From one element to the next in each dimension of the ONNX shape, in elements."""
+        """Return the strides of each dimension of the ONNX shape, in elements."""
         if self.pitch is None:
             return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
         spatial = shape[2:]
@@ -134,7 +134,7 @@ class TensorFormat:
         return (self.pitch * math.prod(spatial), 1, *inner)
 
     def extent(self, shape: tuple[int, ...]) -> int:
-        """Elements that an array of this shape takes, padding included."""
+        """Return the elements that an array of this shape takes, padding included."""
         if self.pitch is None:
             return math.prod(shape)
         return shape[0] * math.prod(shape[2:]) * self.pitch

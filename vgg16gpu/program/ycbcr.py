@@ -17,22 +17,22 @@ ROW_ALIGNMENT: Final = 16  # bytes; a decoder of a GPU writes such rows a third 
 
 
 def factors(sampling: Sampling) -> tuple[Sampling, Sampling]:
-    """(down, across): how many pixels a sample of the colours has."""
+    """Return (down, across): the pixels of a colour sample."""
     return sampling & 0xF, sampling >> 4
 
 
 def plane_shapes(height: int, width: int, sampling: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """(rows, columns) of luminance, blue and red."""
+    """Return (rows, columns) of luminance, blue and red."""
     down, across = factors(sampling)
     colour = -(-height // down), -(-width // across)
     return (height, width), colour, colour
 
 
 def pitch(columns: int) -> int:
-    """Bytes from a row of a plane to the next."""
+    """Return the bytes from a row of a plane to the next."""
     return columns + -columns % ROW_ALIGNMENT
 
 
 def planes_nbytes(height: int, width: int, sampling: int) -> int:
-    """Bytes of all three."""
+    """Return the bytes of all three planes."""
     return sum(rows * pitch(columns) for rows, columns in plane_shapes(height, width, sampling))

@@ -39,7 +39,7 @@ def quantise(x: Doubles) -> Fixed:
 
 
 def convolution(x: Doubles, weight: Integers, scale: np.float32, bias: Floats) -> Doubles:
-    """3x3 convolution with padding 1 of one image, (C, H, W) to (OC, H, W); the weight is weight * scale."""
+    """Convolve one image 3x3 with padding 1, (C, H, W) to (OC, H, W); the weight is weight * scale."""
     channels, height, width = x.shape
     matrix = weight.reshape(len(weight), -1).astype(np.float64)
     fixed = quantise(x)
@@ -57,18 +57,18 @@ def convolution(x: Doubles, weight: Integers, scale: np.float32, bias: Floats) -
 
 
 def batch_norm(x: Doubles, *, scale: Floats, shift: Floats, mean: Floats, variance: Floats, epsilon: float) -> Doubles:
-    """(C, H, W) normalised channel by channel."""
+    """Normalise (C, H, W) channel by channel."""
     gain, offset, centre, spread = (array.astype(np.float64)[:, None, None] for array in (scale, shift, mean, variance))
     return (x - centre) / np.sqrt(spread + epsilon) * gain + offset
 
 
 def relu(x: Doubles) -> Doubles:
-    """The larger of x and 0."""
+    """Return the larger of x and 0."""
     return np.maximum(x, 0.0)
 
 
 def max_pool(x: Doubles) -> Doubles:
-    """2x2 max-pool, stride 2, of (C, H, W); an odd last row or column is dropped."""
+    """Max-pool (C, H, W) 2x2, stride 2; an odd last row or column is dropped."""
     height, width = (side // 2 * 2 for side in x.shape[1:])
     rows = np.maximum(x[:, 0:height:2, :width], x[:, 1:height:2, :width])
     maxima: Doubles = np.maximum(rows[:, :, 0::2], rows[:, :, 1::2])
@@ -76,7 +76,7 @@ def max_pool(x: Doubles) -> Doubles:
 
 
 def average_pool(x: Doubles, window: int) -> Doubles:
-    """Average of each window x window square of (C, H, W)."""
+    """Average each window x window square of (C, H, W)."""
     channels, height, width = x.shape
     fixed = quantise(x)
     squares = fixed.integers.reshape(channels, height // window, window, width // window, window)
@@ -85,7 +85,7 @@ def average_pool(x: Doubles, window: int) -> Doubles:
 
 
 def fully_connected(columns: Sequence[Fixed], weight: Integers, scale: np.float32) -> Doubles:
-    """(OUT, IN) weight * scale times each column of IN inputs: (len(columns), OUT)."""
+    """Multiply (OUT, IN) weight * scale by each column of IN inputs: (len(columns), OUT)."""
     sums = weight.astype(np.float64) @ np.stack([column.integers for column in columns], axis=1)
     factors = np.array([float(scale) * column.unit for column in columns])
     products: Doubles = (sums * factors).T
@@ -93,7 +93,7 @@ def fully_connected(columns: Sequence[Fixed], weight: Integers, scale: np.float3
 
 
 def mean_of(rows: Doubles) -> Doubles:
-    """Mean over axis 0, added up one row after another: numpy promises no order of its own."""
+    """Return the mean over axis 0, added up one row after another: numpy promises no order of its own."""
     total: Doubles = rows[0]
     for row in rows[1:]:
         total = total + row

@@ -28,19 +28,19 @@ _LEVELS = 16  # grey levels of the original run from 0 to this
 
 
 def digit_sample() -> Path:
-    """One held-out digit as a greyscale PNG of 256x256."""
+    """Return the path of one held-out digit, a greyscale PNG of 256x256."""
     return DATA / "digit_sample.png"
 
 
 def heldout() -> tuple[Pixels, Floats, npt.NDArray[np.int64]]:
-    """The held-out quarter of the data: images (N, 32, 32, 1), the same normalised (N, 1, 32, 32), labels (N,)."""
+    """Return the held-out quarter of the data: images (N, 32, 32, 1), normalised (N, 1, 32, 32), labels (N,)."""
     with np.load(DATA / "digits_heldout.npz", allow_pickle=False) as file:
         images, labels = enlarge(file["images"], DIGITS_SIZE), file["labels"].astype(np.int64)
     return images, normalise(images, DIGITS_MEAN, DIGITS_STD), labels
 
 
 def enlarge(levels: Pixels, size: int) -> Pixels:
-    """(N, 8, 8) grey levels 0..16 as (N, size, size, 1) pixels 0..255; `size` a multiple of 8.
+    """Enlarge (N, 8, 8) grey levels 0..16 to (N, size, size, 1) pixels 0..255; `size` a multiple of 8.
 
     Bilinear with pixel centres aligned and edges repeated, in integers: the same bytes everywhere.
     """
@@ -53,7 +53,7 @@ def enlarge(levels: Pixels, size: int) -> Pixels:
 
 
 def _bilinear(cells: int, size: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Integer interpolation weights (size, cells) and what each row of them sums to."""
+    """Return integer interpolation weights (size, cells) and the sum of each row."""
     unit = 2 * (size // cells)
     weights = np.zeros((size, cells), np.int64)
     for pixel in range(size):

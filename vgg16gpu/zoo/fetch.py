@@ -91,7 +91,7 @@ class _Download:
 
     @property
     def part(self) -> Path:
-        """Where the bytes lie until they are all there."""
+        """Path of the bytes until they are complete."""
         return self.path.with_name(self.path.name + ".part")
 
     def is_done(self) -> bool:
@@ -102,7 +102,7 @@ class _Download:
         return digest == self.sha256 and tail in (b"", self.tail)
 
     def run(self, url: str) -> None:
-        """Bring the file from one URL, going on where an earlier attempt ended. Raises _FetchError."""
+        """Download the file from one URL, going on where an earlier attempt ended. Raises _FetchError."""
         failure = _FetchError("no attempt was made")
         for _ in range(_ATTEMPTS):
             before = self._have()
@@ -122,7 +122,7 @@ class _Download:
         raise failure
 
     def _have(self) -> int:
-        """Bytes in the .part file. One that is too long is of no use."""
+        """Return the bytes in the .part file; delete one that is too long."""
         have = self.part.stat().st_size if self.part.exists() else 0
         if have > self.size:
             self.part.unlink()
@@ -179,7 +179,7 @@ def _open(url: str, offset: int) -> http.client.HTTPResponse:
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """Some bytes; none at the end, and none when the connection breaks."""
+    """Read some bytes; none at the end, and none when the connection breaks."""
     try:
         return response.read1(_CHUNK)
     except (OSError, http.client.HTTPException):
@@ -187,7 +187,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _content_range(response: http.client.HTTPResponse) -> tuple[int, int]:
-    """(first byte, size of the whole file) of a partial answer."""
+    """Return (first byte, size of the whole file) of a partial answer."""
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
     if not match:
         raise _FetchError("answered a partial request without saying which part it sends")
@@ -195,7 +195,7 @@ def _content_range(response: http.client.HTTPResponse) -> tuple[int, int]:
 
 
 def _digest(path: Path, size: int) -> tuple[str, bytes]:
-    """SHA-256 of the first `size` bytes of a file, and what comes behind them."""
+    """Return the SHA-256 (hex) of the first `size` bytes of a file, and the bytes behind them."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while data := file.read(min(_CHUNK, size - file.tell())):

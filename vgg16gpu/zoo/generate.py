@@ -81,7 +81,7 @@ def make_vgg(
 
 
 def weights_file(net: Vgg, path: Path) -> Path | None:
-    """The file beside `path` for weights that an ONNX file cannot hold, named as torch's exporter does; or None.
+    """Return the file beside `path` for weights too large for an ONNX file, named as by torch's exporter; or None.
 
     Raises ModelError where a reader would not find it there.
     """
@@ -103,7 +103,7 @@ def weights_file(net: Vgg, path: Path) -> Path | None:
 
 
 def external_file(file: OnnxFile) -> Path | None:
-    """The file that a model has its weights in, if not in its own."""
+    """Return the file that holds a model's weights, if it is not its own."""
     for tensor in file.model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location" and entry.value != INSIDE:
@@ -153,7 +153,7 @@ class _Generator:
                 return center_scores.relu
 
     def _batch_norm(self, layer: VggLayer) -> Stage:
-        """Scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
+        """Draw scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
         spreads = ((1.0, 0.25), (0.0, 0.25), (0.0, 0.25), (1.0, 0.5))
         scale, shift, mean, variance = (
             self._tensor(name, (centre + self._source.integers(shape) * (spread / LIMIT)).astype(np.float32))
@@ -164,7 +164,7 @@ class _Generator:
         )
 
     def _features(self, stages: Sequence[Stage]) -> list[Fixed]:
-        """What the convolutional part makes of each calibration picture, flattened."""
+        """Return the convolutional part's result for each calibration picture, flattened."""
         pictures = structured_images(CALIBRATION_IMAGES, self._net.size, CALIBRATION_SEED)
         rows = []
         for image in normalise(pictures, IMAGENET_MEAN, IMAGENET_STD):

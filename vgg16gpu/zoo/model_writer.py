@@ -32,7 +32,7 @@ class IntegerStream:
         self._bits = np.random.PCG64(seed)
 
     def integers(self, shape: tuple[int, ...]) -> Integers:
-        """The next integers of the stream, in row-major order."""
+        """Draw the next integers of the stream, in row-major order."""
         out = np.empty(math.prod(shape), np.int32)
         for start in range(0, out.size, _CHUNK):
             part = out[start : start + _CHUNK]
@@ -43,12 +43,12 @@ class IntegerStream:
 
 
 def he_scale(fan_in: int) -> np.float32:
-    """What turns integers into weights of variance 2 / fan_in (He et al. 2015)."""
+    """Return the factor from integers to weights of variance 2 / fan_in (He et al. 2015)."""
     return np.float32(math.sqrt(2 / fan_in) / SIGMA)
 
 
 def scaled(integers: Integers, scale: np.float32) -> npt.NDArray[np.float32]:
-    """The product as float32; the integers are exact in float32."""
+    """Return the product as float32; the integers are exact in float32."""
     return integers.astype(np.float32) * scale
 
 
@@ -99,7 +99,7 @@ class ModelWriter:
             self._write(self._headers[name])
 
     def values(self, array: npt.NDArray[np.float32]) -> None:
-        """The next values of the tensor begun last."""
+        """Write the next values of the tensor begun last."""
         self._write(np.ascontiguousarray(array, "<f4").data.cast("B"))
 
     def finish(self) -> str:
@@ -116,7 +116,7 @@ class ModelWriter:
 
 
 def _inside(tensors: Mapping[str, tuple[int, ...]]) -> dict[str, bytes]:
-    """Each initializer up to its bytes, which follow it."""
+    """Return each initializer up to its bytes, which follow it."""
     headers = {}
     for name, shape in tensors.items():
         raw = 4 * math.prod(shape)
@@ -126,7 +126,7 @@ def _inside(tensors: Mapping[str, tuple[int, ...]]) -> dict[str, bytes]:
 
 
 def _outside(tensors: Mapping[str, tuple[int, ...]], location: str) -> dict[str, bytes]:
-    """Each initializer, its bytes in another file, where one begins at the end of the one before."""
+    """Return each initializer, its bytes in another file, in sequence without gaps."""
     headers, offset = {}, 0
     for name, shape in tensors.items():
         tensor = _declared(name, shape)
@@ -148,5 +148,5 @@ def _embedded(field: int, body: bytes) -> bytes:
 
 
 def _prefix(field: int, length: int) -> bytes:
-    """Key and length of a length-delimited field."""
+    """Return key and length of a length-delimited field."""
     return encode_varint(field << 3 | 2) + encode_varint(length)

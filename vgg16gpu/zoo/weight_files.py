@@ -62,7 +62,7 @@ class Weight:
 
 
 def weights_of(file: OnnxFile) -> tuple[Weight, ...]:
-    """The weights in the order in which nodes read them. Raises ModelError for a file without any.
+    """Return the weights in the order in which nodes read them. Raises ModelError for a file without any.
 
     Where all operands of a node are constants (Transpose, DequantizeLinear) it passes the first one on: that weight's
     readers are those of the node's result.
@@ -159,7 +159,7 @@ def _stored(attribute: AttributeProto) -> Stored | None:
 
 
 def _stems(weights: Sequence[Weight]) -> Iterator[str]:
-    """A name of files for each weight: its own, without what a file system or a shell takes for something else.
+    """Yield a file name for each weight: its own, without characters special to a file system or shell.
 
     No two are the same where small and capital letters are.
     """

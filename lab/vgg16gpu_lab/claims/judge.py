@@ -134,44 +134,44 @@ class Rule:
 
 
 def faster(pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """The first of every pair is faster."""
+    """Judge that the first of every pair is faster."""
     return _judged(pairs, AHEAD, says)
 
 
 def no_faster(pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """The first of no pair is faster than the second."""
+    """Judge that the first of no pair is faster than the second."""
     return _judged(pairs, Rule(lambda found: _holds(not found.is_ahead), lambda ratio: ratio), says)
 
 
 def same(pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """Both of every pair take as long."""
+    """Judge that both of every pair take as long."""
     return _judged(pairs, SAME, says)
 
 
 def differ(pairs: Iterable[Pair], says: Says = "most") -> Judge:
-    """The two are different things: their times differ."""
+    """Judge that the two are different things: their times differ."""
     rule = Rule(lambda found: _holds(found.is_ahead or found.is_behind), lambda ratio: -_difference(ratio))
     return _judged(pairs, rule, says)
 
 
 def about(factor: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """The first of every pair is about `factor` times faster."""
+    """Judge that the first of every pair is about `factor` times faster."""
     return _judged(pairs, _between(factor / ABOUT, factor * ABOUT, factor), says)
 
 
 def between(least: float, most: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """The first of every pair is from `least` to `most` times faster."""
+    """Judge that the first of every pair is from `least` to `most` times faster."""
     middle = least if math.isinf(most) else math.sqrt(least * most)
     return _judged(pairs, _between(least, most, middle), says)
 
 
 def saves(least: float, most: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
-    """The first of every pair takes less time, by a share of the second's from `least` to `most`."""
+    """Judge that the first of every pair takes less time, by a share of the second's from `least` to `most`."""
     return between(1 / (1 - least), 1 / (1 - most), pairs, says)
 
 
 def growth(cases: Iterable[Growing], says: Says = "every") -> Judge:
-    """The first of every case grows clearly less than the second."""
+    """Judge that the first of every case grows clearly less than the second."""
     chosen = tuple(cases)
     pairs = [Pair(each.label, *side) for each in chosen for side in (each.first, each.second)]
 
@@ -191,7 +191,7 @@ def growth(cases: Iterable[Growing], says: Says = "every") -> Judge:
 
 
 def beside(judge: Judge, other: Judge, what: str) -> Judge:
-    """The first decides; the figure of the other is told."""
+    """Judge by the first; add the figure of the other."""
 
     def find(times: Times) -> Finding:
         found = judge.find(times)
@@ -201,7 +201,7 @@ def beside(judge: Judge, other: Judge, what: str) -> Judge:
 
 
 def share(found: Sequence[Compared], rule: Rule, says: Says = "every", lacking: Sequence[str] = ()) -> Finding:
-    """The verdict of comparisons: of those that count, as many hold as the claim says, or cannot any more.
+    """Return the verdict of comparisons: as many hold as the claim says, or cannot any more.
 
     What is missing or too close leaves open; a time too short to count does nothing. None that counts: cannot tell.
     """
@@ -224,7 +224,7 @@ def share(found: Sequence[Compared], rule: Rule, says: Says = "every", lacking: 
 
 
 def verdict_of(says: Says, holds: int, unsure: int, total: int) -> Verdict:
-    """What a share means: so many of `total` cases hold, `unsure` might."""
+    """Return the verdict if `holds` of `total` cases hold and `unsure` might."""
     needed = {"every": total, "most": total // 2 + 1, "some": 1}[says]
     if not total or holds < needed <= holds + unsure:
         return Verdict.CANNOT_TELL
@@ -232,14 +232,14 @@ def verdict_of(says: Says, holds: int, unsure: int, total: int) -> Verdict:
 
 
 def decided(figure: str, does: bool | None) -> Finding:
-    """One case; None: it cannot be told."""
+    """Return the finding of one case; None: it cannot be told."""
     if does is None:
         return Finding(figure, Verdict.CANNOT_TELL)
     return Finding(figure, _holds(does), int(does), 1)
 
 
 def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[Compared], list[str]]:
-    """The pairs that there are, and why others, unless they are optional, are missing."""
+    """Return the comparable pairs, and why others, unless they are optional, are missing."""
     found, lacking = [], []
     for pair in pairs:
         first, second = pair.first.of(times), pair.second.of(times)
@@ -252,17 +252,17 @@ def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[Compared], list[s
 
 
 def keys_of(pairs: Iterable[Pair]) -> tuple[Key, ...]:
-    """Every number that pairs are made of, once."""
+    """Return every number that pairs are made of, once."""
     return tuple(dict.fromkeys(key for pair in pairs for side in (pair.first, pair.second) for key in side.keys))
 
 
 def missing(reasons: Sequence[str]) -> Finding:
-    """Nothing to compare."""
+    """Return the finding without anything to compare."""
     return Finding(_told(reasons) or "no numbers", Verdict.CANNOT_TELL)
 
 
 def reason(entry: Entry) -> str:
-    """Why there is no number, in a few words."""
+    """Return why there is no number, in a few words."""
     return shorten(entry.remark or entry.status, _REASON, placeholder=" ...")
 
 
@@ -313,7 +313,7 @@ def _where(worst: Compared, found: Sequence[Compared]) -> str:
 
 
 def _told(reasons: Sequence[str]) -> str:
-    """Each once, the first few of them."""
+    """Join the first few different reasons."""
     different = list(dict.fromkeys(reasons))
     more = [f"{len(different) - _REASONS} more"] if len(different) > _REASONS else []
     return "; ".join((*different[:_REASONS], *more))

@@ -40,7 +40,7 @@ class Record:
 
 
 def newest(folders: Sequence[Path]) -> Path | None:
-    """The first of `folders` that holds records, itself or in a folder right below: the one written to last."""
+    """Return the first of `folders` that holds records, itself or right below it: the one written to last."""
     for folder in folders:
         below = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
         times = {each: _last_written(each) for each in (folder, *below)}
@@ -50,7 +50,7 @@ def newest(folders: Sequence[Path]) -> Path | None:
 
 
 def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
-    """Every record in a folder, and ladders by name; JSON files that are none are passed over.
+    """Read every record in a folder, and ladders by name; other JSON files are passed over.
 
     Raises InputError for what cannot be read, for a folder without a record, and for two records of one experiment.
     """
@@ -70,12 +70,12 @@ def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
 
 
 def read_files(paths: Iterable[Path]) -> tuple[Record, ...]:
-    """The records among these files. Raises InputError as `read_records`, but not where there is none."""
+    """Read the records among these files. Raises InputError as `read_records`, but not where there is none."""
     return _one_of_each(_found(paths))
 
 
 def our_times(records: Sequence[Record]) -> Times:
-    """All of them as one. A ladder's times are of whole networks: they have no floor."""
+    """Merge all records. A ladder's times are of whole networks: they have no floor."""
     entries = {name: entry for record in records for name, entry in record.entries.items()}
     floors = {record.experiment: record.floor for record in records if record.floor is not None}
     return Times(entries, ABSENT, floors, names_rows=True)
@@ -94,13 +94,13 @@ def _one_of_each(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def _last_written(folder: Path) -> float:
-    """0 without a record."""
+    """Return the time of the last record in a folder, 0 without one."""
     names = [f"{name}.json" for name in SEEDS]
     return max((path.stat().st_mtime for name in names if (path := folder / name).is_file()), default=0.0)
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """What a JSON file holds. Raises InputError, with the remedy for what is no JSON."""
+    """Read a JSON file. Raises InputError, with the remedy for what is not JSON."""
     try:
         return documents.read_json(path)
     except NotReadError:
@@ -110,7 +110,7 @@ def read_json(path: Path, remedy: str) -> Any:
 
 
 def _read(path: Path) -> Record | None:
-    """A record, or None for JSON that is something else."""
+    """Read a record; None for JSON that is something else. Raises InputError."""
     content = read_json(path, "move it away or run it again")
     if not isinstance(content, dict):
         return None
@@ -138,7 +138,7 @@ def _read(path: Path) -> Record | None:
 
 
 def _floor(empty: Mapping[str, Any] | None) -> float | None:
-    """Milliseconds of an empty launch; older records do not have it."""
+    """Return milliseconds of an empty launch; None in older records."""
     return None if empty is None else 1e3 * float(empty["p95_s"])
 
 
@@ -157,7 +157,7 @@ def _row(recorded: Mapping[str, Any]) -> tuple[Key, Entry]:
 
 
 def in_planes(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row with the best plan of a library for the order of axes in which the reports give it images: planes, NCHW.
+    """Return a row with a library's best plan for the reports' order of axes: planes, NCHW.
 
     The row itself where that is the order of its fastest plan, or the row has none, or tells its set-up; also where
     image and output have one channel, as both orders are one then. Without a plan for planes it counts as refused.
@@ -185,7 +185,7 @@ def in_planes(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _spread(*summaries: Mapping[str, Any]) -> tuple[float, float]:
-    """Of what is done one after the other."""
+    """Return (least, 95th percentile) in ms of several things in sequence."""
     return 1e3 * sum(each["min_s"] for each in summaries), 1e3 * sum(each["p95_s"] for each in summaries)
 
 

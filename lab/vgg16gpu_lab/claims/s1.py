@@ -57,26 +57,26 @@ def _pairs(
     more: tuple[int, ...] = (),
     strides: tuple[int, ...] = STRIDES,
 ) -> Iterator[Pair]:
-    """At every size; `more` sizes, and strides beside 1, where they were run."""
+    """Yield a pair at every size; `more` sizes, and strides beside 1, where they were run."""
     for stride, size in product(strides, (*sizes, *more)):
         label = str(size) if stride == 1 else f"{size} stride={stride}"
         yield Pair(label, _time(first, size, stride), _time(second, size, stride), size in more or stride != 1)
 
 
 def _at_powers(judge: Judge, other: Judge) -> Judge:
-    """The verdict is by sizes such as theirs."""
+    """Judge by sizes such as theirs, and tell the figure at powers of two."""
     return beside(judge, other, "at powers of two")
 
 
 def _slower() -> Iterator[Pair]:
-    """Both of theirs against cuDNN."""
+    """Yield both of their methods against cuDNN."""
     for method in ("direct", "im2col_gemm_only"):
         for pair in _pairs(method, "cudnn"):
             yield replace(pair, label=f"{method} {pair.label}")
 
 
 def _overtakes(method: str, sizes: tuple[int, ...]) -> Judge:
-    """With every stride that was run; a stride is a case."""
+    """Judge every stride that was run; a stride is a case."""
     judges = {f"stride {stride}": _crossover(method, sizes, stride) for stride in STRIDES}
 
     def find(times: Times) -> Finding:
@@ -94,7 +94,7 @@ def _overtakes(method: str, sizes: tuple[int, ...]) -> Judge:
 
 
 def _crossover(method: str, sizes: tuple[int, ...], stride: int) -> Judge:
-    """CuDNN is not faster at the smallest size, faster from some size on."""
+    """Judge that cuDNN is not faster at the smallest size, faster from some size on."""
     chosen = _pairs("cudnn", method, sizes, strides=(stride,))
     pairs = tuple(replace(pair, label=pair.label.split()[0], optional=False) for pair in chosen)
 
@@ -117,7 +117,7 @@ def _crossover(method: str, sizes: tuple[int, ...], stride: int) -> Judge:
 
 
 def _setup() -> Judge:
-    """Whether set-up is small beside a run."""
+    """Judge whether set-up is small beside a run."""
     names = tuple(key(SEED, "methods", size, "cudnn") for size in SIZES)
 
     def find(times: Times) -> Finding:
@@ -131,7 +131,7 @@ def _setup() -> Judge:
 
 
 def _one_of_three() -> Finding:
-    """By their table: which sizes would turn if the time were that of their loop of three calls."""
+    """Judge by their table which sizes would turn if the time were that of their loop of three calls."""
     found, _ = compare(tuple(_pairs("cudnn", "direct")), published_times())
     turned = [each for each in found if each.ratio < 1 < 3 * each.ratio]
     call, direct = (turned[-1].first.value or 0.0) / 3, turned[-1].second
@@ -141,7 +141,7 @@ def _one_of_three() -> Finding:
 
 
 def _fixed_cost() -> Judge:
-    """What cuDNN takes longer than direct, at 511 and at 31."""
+    """Judge how much longer cuDNN takes than direct, at 511 and at 31."""
     pairs = tuple(pair for pair in _pairs("direct", "cudnn") if pair.label in (str(SIZES[0]), str(SIZES[-1])))
 
     def find(times: Times) -> Finding:
@@ -158,7 +158,7 @@ def _fixed_cost() -> Judge:
 
 
 def _runs_out() -> Judge:
-    """Whether an output of the coalesced kernel takes longer in some larger image than at 1023."""
+    """Judge whether an output of the coalesced kernel takes longer in some larger image than at 1023."""
     names = [_time("direct_coalesced", size) for size in NEAR]
     pairs = tuple(Pair(str(size), names[0], name) for size, name in zip(NEAR[1:], names[1:], strict=True))
 
@@ -177,7 +177,7 @@ def _runs_out() -> Judge:
 
 
 def _for_an_output(pair: Compared) -> Compared:
-    """Nanoseconds for an output at 1023 and at a larger size."""
+    """Return nanoseconds for an output at 1023 and at a larger size."""
     first = 1e6 * (pair.first.value or 0.0) / NEAR[0] ** 2
     second = 1e6 * (pair.second.value or 0.0) / int(pair.label) ** 2
     text = f"{NEAR[0]} and {pair.label}"

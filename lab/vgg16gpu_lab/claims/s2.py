@@ -62,14 +62,14 @@ _FALLING: Final = ((2, 1), (3, 2))
 
 
 def _stride_savings() -> Iterator[Growing]:
-    """CuDNN's time falls by more, from stride 1 to 3, than direct's."""
+    """Yield cases in which cuDNN's time falls by more, from stride 1 to 3, than direct's."""
     for size in SIZES:
         sides = [(task_time(task, size, 1), task_time(task, size, 3)) for task in (CUDNN, DIRECT)]
         yield Growing(str(size), sides[0], sides[1])
 
 
 def _steepest() -> Judge:
-    """im2col's time grows most and cuDNN's least, from 256 pixels on or, where a launch is all there is, from 1024."""
+    """Judge that im2col's time grows most and cuDNN's least, from 256 pixels, or 1024 if launches dominate."""
     order = (DIRECT, GEMM), (CUDNN, DIRECT)
     first, later = (growth(tuple(growing_tasks(size, 2, *order))) for size in (256, 1024))
 
@@ -81,7 +81,7 @@ def _steepest() -> Judge:
 
 
 def _average_gain() -> Judge:
-    """The mean over all sizes and strides of what cuDNN takes less, against each task."""
+    """Judge the mean over all sizes and strides of the time that cuDNN saves, against each task."""
     pairs = {task: tuple(task_pairs(CUDNN, task)) for task in (DIRECT, GEMM)}
 
     def find(times: Times) -> Finding:
@@ -100,7 +100,7 @@ def _average_gain() -> Judge:
 
 
 def _launch_that_fails() -> Judge:
-    """Whether blocks of 64x64 ran at all, and then whether they are the fastest."""
+    """Judge whether blocks of 64x64 ran at all, and then whether they are the fastest."""
     pairs = [Pair(name[2], one(*name), one(SEED, "gemm_partition", name[2], "block", "block=32")) for name in TOO_LARGE]
     ran = faster(pairs)
 
@@ -115,7 +115,7 @@ def _launch_that_fails() -> Judge:
 
 
 def _beyond_their_card() -> Finding:
-    """Their times are less than their card takes to move the arrays once."""
+    """Judge that their times are less than their card takes to move the arrays once."""
     percents = []
     for name in TOO_LARGE:
         milliseconds, size = published_times()[name].value, int(name[2])
@@ -128,7 +128,7 @@ def _beyond_their_card() -> Finding:
 
 
 def _threads() -> Finding:
-    """What is launched for their largest image, in blocks of 16x16."""
+    """Judge the number of threads for their largest image, in blocks of 16x16."""
     (variant,) = VARIANTS
     problem = Problem(1, 3, 4096, 4096, 1, padding=1)
     (step,) = variant.launches(problem, variant.with_defaults({"block": 16}), places(problem, 0)[0]).compute
@@ -138,7 +138,7 @@ def _threads() -> Finding:
 
 
 def _reads_of_the_image() -> Finding:
-    """Values that all threads of im2col read, by its launch, over those that the image has."""
+    """Judge the values that all threads of im2col read, by its launch, over those that the image has."""
     problem = Problem(1, 3, 1024, 1024, 1, padding=1)
     read, held = im2col.matrix_nbytes(problem) // 4, math.prod(problem.x_shape)
     figure = f"at 1024, stride 1, threads ask for {read:,} values of {held:,}, zeros of the padding included"

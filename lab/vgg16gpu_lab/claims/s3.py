@@ -39,7 +39,7 @@ OTHERS: Final = {IM2COL: ("im2col-vector",), CONSTANT: ("constant-weights",)}
 
 
 def _median(method: str, part: str) -> Quantity:
-    """Over the batches that were published of a method."""
+    """Return the median over the published batches of a method."""
     names = [name for name in published() if name[:2] == (SEED, "lenet") and name[3] == method]
     chosen = tuple(name for name in names if name[4].endswith(f" {part}"))
     return Quantity(chosen, "median", OTHERS.get(method, ()))
@@ -51,7 +51,7 @@ def _pairs(first: str, second: str, *parts: str) -> Iterator[Pair]:
 
 
 def _outside() -> Judge:
-    """Whether less than half of the direct version's pass is convolutions."""
+    """Judge whether less than half of the direct version's pass is convolutions."""
     whole, convolutions = _median(DIRECT, FORWARD), [_median(DIRECT, layer) for layer in CONVOLUTIONS]
 
     def find(times: Times) -> Finding:
@@ -67,7 +67,7 @@ def _outside() -> Judge:
 
 
 def _mostly_convolutions() -> Judge:
-    """Whether more than half of a pass is convolutions, of the versions that 3.3.1 compares."""
+    """Judge whether more than half of a pass is convolutions, of the versions that 3.3.1 compares."""
     parts = {method: [_median(method, part) for part in (FORWARD, *CONVOLUTIONS)] for method in (SEQUENTIAL, IM2COL)}
 
     def find(times: Times) -> Finding:
@@ -91,7 +91,7 @@ def _mostly_convolutions() -> Judge:
 
 
 def _all_right() -> Judge:
-    """Whether every version was checked and right."""
+    """Judge whether every version was checked and right."""
 
     def find(times: Times) -> Finding:
         entries = _accuracy(times)
@@ -114,7 +114,7 @@ def _all_right() -> Judge:
 
 
 def _alike() -> Judge:
-    """Whether every version gives as many right answers as float64."""
+    """Judge whether every version gives as many right answers as float64."""
 
     def find(times: Times) -> Finding:
         shares = {method: entry.value for method, entry in _accuracy(times).items() if entry.value is not None}
@@ -135,7 +135,7 @@ def _error(entry: Entry) -> float:
 
 
 def _accuracy(times: Times) -> dict[str, Entry]:
-    """By version; not of what had its name once."""
+    """Return accuracies by version, without those of a former version of that name."""
     rows = times.rows(SEED, "accuracy").items()
     return {name[3]: entry for name, entry in rows if entry.variant not in OTHERS.get(name[3], ())}
 
@@ -159,7 +159,7 @@ def _larger_batches() -> Judge:
 
 
 def _tiles() -> Judge:
-    """Both convolutions, the slowest of all tiles against the fastest."""
+    """Judge both convolutions, the slowest of all tiles against the fastest."""
 
     def find(times: Times) -> Finding:
         rows = times.rows(SEED, "tile", TILED)

@@ -56,7 +56,7 @@ def _one_warp() -> Iterator[Pair]:
 
 
 def _cuts() -> Judge:
-    """The slowest of all block shapes against the fastest."""
+    """Judge the slowest of all block shapes against the fastest."""
     quantities = {edges: _block(edges) for edges in (*WARPS, *LARGER_BLOCKS)}
 
     def find(times: Times) -> Finding:
@@ -86,7 +86,7 @@ def _layer(first: str, second: str) -> Pair:
 
 
 def _right_everywhere() -> Judge:
-    """Every row of a kernel of ours, whatever the shape, was checked."""
+    """Judge that every row of a kernel of ours, whatever the shape, was checked."""
 
     def find(times: Times) -> Finding:
         rows = {name: entry for table in TABLES for name, entry in times.rows(SEED, table).items()}
@@ -114,7 +114,7 @@ _SAID: Final = published()[key(SEED, "claim", SIZE, "direct_over_cudnn_speed", "
 
 
 def _products() -> Finding:
-    """Multiplications for four outputs of a 3x3 filter: element by element of a 4x4 tile, and directly."""
+    """Count multiplications for four outputs of a 3x3 filter: element by element of a 4x4 tile, and directly."""
     direct, winograd = 4 * 3 * 3, 4 * 4
     return decided(f"F(2x2,3x3): {winograd} for 4 outputs instead of {direct}, {direct / winograd:g}x", True)
 

@@ -48,17 +48,17 @@ class Points:
 
     @property
     def none(self) -> Finding:
-        """What is said where no point counts."""
+        """Finding if no point counts."""
         return missing([*self.lacking, *([f"{len(self.short)} too short to count"] if self.short else [])])
 
 
 def time_of(table: str, size: object, method: str, parameter: str) -> Quantity:
-    """A time of one of S4's tables; of the row "direct" theirs alone."""
+    """Return a time of one of S4's tables; of the row "direct" theirs alone."""
     return one(SEED, table, size, method, parameter, other_than=BETTER if method == OWN else ())
 
 
 def elsewhere() -> Judge:
-    """Least and most of the chart."""
+    """Judge least and most of the chart."""
 
     def find(times: Times) -> Finding:
         points = _points(times)
@@ -74,7 +74,7 @@ def elsewhere() -> Judge:
 
 
 def depends() -> Judge:
-    """Whether the winner changes with the channels at some size."""
+    """Judge whether the winner changes with the channels at some size."""
 
     def find(times: Times) -> Finding:
         points = _points(times)
@@ -91,7 +91,7 @@ def depends() -> Judge:
 
 
 def small_leads() -> Judge:
-    """From a small image to 1024 pixels cuDNN's time grows less than theirs: the lead is larger at the small one."""
+    """Judge that cuDNN's time grows less from a small image to 1024 pixels: the lead is larger at the small one."""
     return growth(_small_leads())
 
 

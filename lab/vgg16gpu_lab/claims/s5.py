@@ -59,7 +59,7 @@ def _network(method: str, iterations: int) -> Quantity:
 
 
 def rung(name: str) -> Quantity:
-    """A rung's time by S5's own table, most iterations first, or by the ladder."""
+    """Return a rung's time by S5's own table, most iterations first, or by the ladder."""
     method = _RUNGS[name]
     table = [key(SEED, TABLE, SIZE, method, f"iterations={n}") for n in reversed(_ITERATIONS[method])]
     return Quantity((*table, key(SEED, LADDER, "", name)))
@@ -70,7 +70,7 @@ def _rungs(first: str, second: str) -> list[Pair]:
 
 
 def _removed(cause: tuple[str, str]) -> Iterator[Pair]:
-    """Without a cause against with it, the two other causes there or gone: four pairs."""
+    """Yield pairs without and with a cause, the two other causes there or gone: four pairs."""
     axes = (_PLACES, _SUMS, _GRIDS)
     index = axes.index(cause)
     others = [axis for axis in axes if axis != cause]
@@ -84,7 +84,7 @@ def _cause(method: str) -> Quantity:
 
 
 def _iterations() -> Judge:
-    """One input, so often as is said; a row with fewer runs than its name says is none."""
+    """Judge one input, run as often as its row says; a row with fewer runs does not count."""
     counts = {"version_a": (1, 5), "version_b": (1, 5, 500)}
     pairs = [
         Pair(f"{method}, {few} and {many}", _network(method, few), _network(method, many))
@@ -102,7 +102,7 @@ def _iterations() -> Judge:
 
 
 def _unmade(pair: Pair, times: Times) -> str:
-    """Why a pair says nothing about iterations; "" if it does."""
+    """Return why a pair says nothing about iterations; "" if it does."""
     for quantity in (pair.first, pair.second):
         asked, entry = int(quantity.keys[0][4].split("=")[1]), times[quantity.keys[0]]
         if entry.status == Status.ESTIMATED.value:
@@ -113,7 +113,7 @@ def _unmade(pair: Pair, times: Times) -> str:
 
 
 def _all_right() -> Judge:
-    """Every rung that was run, in S5's table or by the ladder, has the scores of onnxruntime."""
+    """Judge that every rung that was run, in S5's table or by the ladder, has the scores of onnxruntime."""
 
     def find(times: Times) -> Finding:
         rungs = _judged_rungs(times)
@@ -135,7 +135,7 @@ def _all_right() -> Judge:
 
 
 def _judged_rungs(times: Times) -> dict[str, list[Entry]]:
-    """By letter, or by name where a version is no rung."""
+    """Return the rungs by letter, or by name where a version is not a rung."""
     rungs: dict[str, list[Entry]] = {}
     for table in (TABLE, LADDER):
         for name, entry in times.rows(SEED, table).items():
@@ -145,7 +145,7 @@ def _judged_rungs(times: Times) -> dict[str, list[Entry]]:
 
 
 def _others(rungs: dict[str, list[Entry]], errors: dict[str, float]) -> Iterator[str]:
-    """Of each precision that has a bound of its own: how many are within it."""
+    """Yield for each precision with a bound of its own how many rungs are within it."""
     for precision in dict.fromkeys(entries[0].precision for entries in rungs.values()):
         found = {letter: rungs[letter][0] for letter in errors if rungs[letter][0].precision == precision}
         bounds = [entry.tolerance for entry in found.values() if entry.tolerance is not None]
@@ -159,7 +159,7 @@ def _largest(entries: Sequence[Entry]) -> float | None:
 
 
 def _odd_sizes() -> Finding:
-    """Floor division, pool by pool."""
+    """Check floor division, pool by pool."""
     sizes = [ODD_SIZES[0]]
     for _ in ODD_SIZES[1:]:
         sizes.append((sizes[-1] - 2) // 2 + 1)
@@ -167,7 +167,7 @@ def _odd_sizes() -> Finding:
 
 
 def _pools() -> Judge:
-    """Each of the five pools, run: the size of what it wrote, and that it is numpy's without last row and column."""
+    """Judge each of the five pools: its output's size, and that it is numpy's without last row and column."""
     names = [key(SEED, "pool", size, "pool_columns", "after ReLU") for size in ODD_SIZES[:-1]]
 
     def find(times: Times) -> Finding:
@@ -185,7 +185,7 @@ def _pools() -> Judge:
 
 
 def _zero_start() -> Judge:
-    """A maximum from 0 and one from minus infinity: the same after a ReLU, and not elsewhere."""
+    """Judge that maxima from 0 and from minus infinity are the same after a ReLU, and not elsewhere."""
     names = [key(SEED, "pool", SIZE, "start_at_zero", maps) for maps in ("after ReLU", "any sign")]
 
     def find(times: Times) -> Finding:

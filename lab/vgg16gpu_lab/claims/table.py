@@ -42,12 +42,12 @@ class Judged:
 
 
 def claims() -> tuple[Claim, ...]:
-    """All, in the order of the reports."""
+    """Return all claims, in the order of the reports."""
     return tuple(claim for seed in (claims_s1, claims_s2, claims_s3, claims_s4, claims_s5) for claim in seed.CLAIMS)
 
 
 def judge(ours: Times, theirs: Times | None = None) -> tuple[Judged, ...]:
-    """A verdict on every claim by the numbers of a run and, without `theirs`, by the published ones."""
+    """Judge every claim by the numbers of a run and, without `theirs`, by the published ones."""
     published = theirs or published_times()
     return tuple(
         Judged(claim, claim.theirs or claim.judge.find(published), claim.judge.find(ours)) for claim in claims()
@@ -55,7 +55,7 @@ def judge(ours: Times, theirs: Times | None = None) -> tuple[Judged, ...]:
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
-    """How many claims have which verdict, on both sides."""
+    """Count the claims by verdict, on both sides."""
     return {
         side: {verdict.value: sum(getattr(each, side).verdict is verdict for each in judged) for verdict in Verdict}
         for side in ("theirs", "ours")
@@ -63,7 +63,7 @@ def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
 
 
 def content(records: Sequence[Record]) -> dict[str, Any]:
-    """Everything that is printed, and where the numbers come from."""
+    """Return everything that is printed, and where the numbers come from."""
     judged = judge(our_times(records))
     return {
         "schema": SCHEMA,
@@ -87,12 +87,12 @@ def content(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def write_claims(folder: Path, found: dict[str, Any]) -> tuple[Path, Path]:
-    """The paths of claims.csv and claims.json; each is whole or not there. Raises ModelError for want of a place."""
+    """Write claims.csv and claims.json, each whole or not at all; return the paths. Raises ModelError."""
     return write_pair(folder, NAME, found["claims"], found)
 
 
 def notes(found: dict[str, Any]) -> list[str]:
-    """What a reader of `content` must know of its records: times of a CPU, no empty launch."""
+    """Return what a reader of `content` must know of its records: times of a CPU, no empty launch."""
     records = found["records"]
     lacking = [record["experiment"] for record in records if record["floor_ms"] is None and not record["model"]]
     return [
@@ -102,7 +102,7 @@ def notes(found: dict[str, Any]) -> list[str]:
 
 
 def share_text(claim: Mapping[str, Any]) -> str:
-    """In which cases a claim of `content` holds, and which are too short; "" where that is all or none of them."""
+    """Return in which cases a claim holds, and which are too short; "" where that is all or none."""
     is_part = 0 < claim["holds"] < claim["cases"]
     parts = [f"Holds in: {claim['which']}"] if is_part and claim["which"] else []
     return ". ".join((*parts, *([f"Too short: {claim['short']}"] if claim["short"] else [])))

@@ -70,7 +70,7 @@ class Times:
         return frozenset((key[0], key[1], key[3]) for key in self.entries)
 
     def rows(self, seed: str, table: str, method: str | None = None) -> dict[Key, Entry]:
-        """All of a table, or those of a method."""
+        """Return all of a table, or those of a method."""
         return {
             key: entry for key, entry in self.entries.items() if key[:2] == (seed, table) and method in (None, key[3])
         }
@@ -85,7 +85,7 @@ class Quantity:
     other_than: tuple[str, ...] = ()  # variants that had the row's name once and are something else: not taken
 
     def of(self, times: Times) -> Entry:
-        """Its value on one side, or why there is none."""
+        """Return its value on one side, or why there is none."""
         found = [self._taken(key, times[key]) for key in self.keys]
         values = [entry.value for entry in found if entry.value is not None]
         if not values:
@@ -110,24 +110,24 @@ class Quantity:
 
 
 def key(seed: str, table: str, size: object, method: str, parameter: str = "") -> Key:
-    """The name of a number."""
+    """Return the name of a number."""
     return seed, table, str(size), method, parameter
 
 
 def one(
     seed: str, table: str, size: object, method: str, parameter: str = "", *, other_than: tuple[str, ...] = ()
 ) -> Quantity:
-    """A single number."""
+    """Return a single number."""
     return Quantity((key(seed, table, size, method, parameter),), other_than=other_than)
 
 
 @cache
 def published_times() -> Times:
-    """The published times. A ratio that was said but is no time is not among them."""
+    """Return the published times, without ratios that are not times."""
     times = {name: Entry(value) for name, value in published().items() if name[1] != RATIOS}
     return Times(times, "not published")
 
 
 def number(value: float | None) -> str:
-    """Three digits, as in tables."""
+    """Format three digits, as in tables."""
     return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -88,6 +88,6 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _cell(verdict: str, figure: str, share: str = "") -> Text:
-    """The verdict in its colour, its figure, and the cases in which the claim holds."""
+    """Return the verdict in its colour, its figure, and the cases in which the claim holds."""
     told = shorten(share, _SHARE, placeholder=" ...")
     return Text.assemble((verdict.upper(), _STYLES[Verdict(verdict)]), f": {figure}", f"\n{told}" if told else "")

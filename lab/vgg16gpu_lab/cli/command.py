@@ -97,7 +97,7 @@ class Options:
 
     @property
     def shape(self) -> Shape:
-        """Of the problems of variants that are run by name."""
+        """Shape of the problems of variants that are run by name."""
         usual = Shape()
         return Shape(self.batch or usual.batch, self.kernel or usual.kernel, self.padding)
 
@@ -213,7 +213,7 @@ def new_command(name: str, folder: Path) -> None:
 
 
 def _read(options: Options) -> Iterator[Named]:
-    """The files that a run reads."""
+    """Yield the files that a run reads."""
     if options.model:
         yield from model_files(find_model(str(options.model)))
     for path in (options.inputs, options.data, options.folder):
@@ -222,7 +222,7 @@ def _read(options: Options) -> Iterator[Named]:
 
 
 def _dry_runs(options: Options, own: Sequence[Variant], device: Device) -> dict[str, DryRun]:
-    """Each of somebody's own is tried in another process first, on the very device that was opened here."""
+    """Return dry runs of user variants in another process, on the very device that was opened here."""
     if options.folder is None:
         return {}
     name = f"cuda:{device.foreign.ordinal}" if device.foreign else "cpu"
@@ -230,7 +230,7 @@ def _dry_runs(options: Options, own: Sequence[Variant], device: Device) -> dict[
 
 
 def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
-    """The experiments named, and one of all variants named. Raises UsageError for what is neither."""
+    """Return the experiments named, and one of all variants named. Raises UsageError for other names."""
     found = {experiment.name: experiment for experiment in experiments()}
     known = {variant.name: variant for variant in (*variants(), *own)}
     names = list(dict.fromkeys(options.names))
@@ -267,7 +267,7 @@ def _check_lists(wanted: Collection[Experiment], options: Options) -> None:
 
 
 def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
-    """Give --data and --image to the experiment that takes them. Raises InputError where S3 would."""
+    """Pass --data and --image to the experiment that takes them. Raises InputError where S3 would."""
     if options.data is None and options.image is None:
         return
     takers = {name: found for name, found in wanted.items() if isinstance(found, LeNetExperiment)}
@@ -307,7 +307,7 @@ def _choice(options: Options, kind: str, own: tuple[Variant, ...]) -> Choice:
 def _run_all(
     chosen: Sequence[Experiment], rig: BenchRig, choice: Choice, options: Options
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The records of all, as far as the device holds, and whether something is wrong.
+    """Return the records of all, as far as the device holds, and whether something is wrong.
 
     Raises BrokenDeviceError where nothing was right before it broke.
     """
@@ -344,7 +344,7 @@ def _run(
 
 @contextmanager
 def _progress(name: str, *, quiet: bool) -> Iterator[Tell]:
-    """A bar on a terminal."""
+    """Show a bar on a terminal; yield its update."""
     with progress(quiet=quiet) as bar:
         task = bar.add_task(name, total=None)
 

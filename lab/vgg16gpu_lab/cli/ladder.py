@@ -102,7 +102,7 @@ def _climbed(setting: Setting, choice: str, letters: Sequence[str], say: Say) ->
 
 
 def _progress(*, wanted: bool) -> Say:
-    """What tells a person at a terminal, or the log of a run that writes a file, how far it is."""
+    """Return a function that tells a person at a terminal, or the log of a run that writes a file, how far it is."""
     start = time.monotonic()
 
     def say(text: str) -> None:

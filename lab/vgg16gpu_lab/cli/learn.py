@@ -107,7 +107,7 @@ def solution_command(name: str, as_json: bool) -> None:
 
 
 def list_kernels(variants: Sequence[Variant], *, as_json: bool) -> None:
-    """What the kernels of these variants take, on stdout. Raises DeviceError where no compiler can say."""
+    """Print the resources of these variants' kernels. Raises DeviceError where no compiler can say."""
     found = usages(variants)
     if as_json:
         print_json(found.content)
@@ -128,7 +128,7 @@ def list_kernels(variants: Sequence[Variant], *, as_json: bool) -> None:
 
 
 def _file(given: Path) -> Path:
-    """The file meant: itself, or that of an exercise in ./exercises."""
+    """Return the file meant: itself, or that of an exercise in ./exercises."""
     started = FOLDER / f"{str(given).replace('_', '-')}.cu"
     return started if not given.exists() and started.is_file() else given
 

@@ -45,7 +45,7 @@ def report_command(named: tuple[Path, ...], package: bool, output: Path) -> None
 
 
 def _told(results: Results) -> str:
-    """Whose records these are; of somebody's own the first files."""
+    """Describe whose records these are; of a user's own the first files."""
     count = len(results.found)
     if not count:
         return "no records: there are none here"

@@ -25,14 +25,14 @@ Notes: TypeAlias = Mapping[Note, int]  # their numbers
 
 
 def print_list(experiments: Sequence[Experiment], variants: Sequence[Variant]) -> None:
-    """Both tables, on stdout."""
+    """Print both tables on stdout."""
     screen = console()
     screen.print(fitting(screen, partial(_experiments, experiments), ()))
     screen.print(fitting(screen, partial(_variants, variants), ("seeds", "parameters")))
 
 
 def print_rows(experiment: Experiment, rows: Sequence[Row], rig: BenchRig) -> None:
-    """A table for each of the seed's with its remarks below, and how it was measured, on stdout."""
+    """Print each of the seed's tables with its remarks below, and how it was measured, on stdout."""
     screen, facts, ceilings = console(), rig.device.facts, rig.ceilings
     kind = " (times of a CPU)" if facts.kind == "cpu" else ""
     heading(screen, f"{experiment.name}: {experiment.title}, on {facts.name}{kind}")
@@ -73,7 +73,7 @@ def _variants(shown: Sequence[Variant], omitted: Sequence[str]) -> Table:
 
 
 def _print_table(screen: Console, rows: Sequence[Row]) -> None:
-    """Remarks as numbered lines: in a column they would take the room of the numbers."""
+    """Print a table, remarks as numbered lines: in a column they would take the room of the numbers."""
     found = [note for note in dict.fromkeys(map(_note, rows)) if any(note)]
     notes = {note: number for number, note in enumerate(found, 1)}
     screen.print(fitting(screen, partial(_table, rows, notes), _LEAST_NEEDED))
@@ -98,7 +98,7 @@ def _table(rows: Sequence[Row], notes: Notes, omitted: Sequence[str]) -> Table:
 
 
 def _cells(row: Row, unit: str, notes: Notes) -> dict[str, str]:
-    """By column."""
+    """Return a row's cells by column."""
     found = row.measurement
     about = "~" if row.status is Status.ESTIMATED else ""
     cold, convert, samples, error = (None, None, "-", "-")

@@ -71,7 +71,7 @@ class Bench:
         self.defines = {name: int(value) for name, value in _DEFINE.findall(read_kernels(path))}
 
     def number(self, name: str, least: int, most: int) -> int:
-        """What the file #defines. Raises InputError where it does not, or not within these bounds."""
+        """Return a #define of the file. Raises InputError where it is absent, or not within these bounds."""
         value = self.defines.get(name)
         if value is None or not least <= value <= most:
             found = "is not there" if value is None else f"is {value}"
@@ -105,18 +105,18 @@ class Bench:
         return Outcome(layer_error(y, case.expected), trespass, read_log(words, arrays))
 
     def _noted(self, notes: int) -> Words:
-        """What has been noted: the count, and the entries that there was room for."""
+        """Return the log: the count, and the entries that there was room for."""
         count = int(self._read(notes, np.empty(1, np.uint64))[0])
         return self._read(notes, np.empty(1 + 2 * min(count, ENTRIES), np.uint64))
 
     def _read(self, address: int, target: npt.NDArray[Scalars]) -> npt.NDArray[Scalars]:
-        """The target, filled from the device."""
+        """Copy the target from the device."""
         self.device.copy_out(target, address)
         self.device.synchronize()
         return target
 
     def _fill(self, base: int, nbytes: int, case: Case, places: Mapping[str, int]) -> None:
-        """NaN everywhere but where something is given."""
+        """Write NaN everywhere, then the given arrays."""
         self.device.copy_in(base, np.full(nbytes, _POISON, np.uint8))
         for name, values in case.given.items():
             self.device.copy_in(base + places[name], np.ascontiguousarray(values))
@@ -128,13 +128,13 @@ def _names(case: Case) -> tuple[str, ...]:
 
 
 def _sizes(case: Case) -> dict[str, int]:
-    """Bytes of each array."""
+    """Return the bytes of each array."""
     given = {name: values.nbytes for name, values in case.given.items()}
     return given | {name: 4 * count for name, count in case.workspace.items()} | {"y": 4 * case.expected.size}
 
 
 def _places(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Offsets, with a gap before and behind each array, and bytes in all."""
+    """Return offsets, with a gap before and behind each array, and bytes in all."""
     places, end = {}, ALIGNMENT
     for name, nbytes in sizes.items():
         places[name] = end
@@ -151,7 +151,7 @@ def _step(launch: Launch, kernel: Kernel, places: Mapping[str, int]) -> KernelLa
 
 
 def _trespass(found: npt.NDArray[np.uint8], sizes: Mapping[str, int], places: Mapping[str, int]) -> str:
-    """The array behind which something was written; "" where none was."""
+    """Return the array behind which something was written; "" where none was."""
     if not (found[:ALIGNMENT] == _POISON).all():
         return f"before {next(iter(sizes))}"
     for name, nbytes in sizes.items():

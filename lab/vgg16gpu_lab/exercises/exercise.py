@@ -73,12 +73,12 @@ class Exercise:
 
 
 def exercises() -> tuple[Exercise, ...]:
-    """All of them, in the order to do them."""
+    """Return all exercises, in the order to do them."""
     return tuple(exercise(name) for name in NAMES)
 
 
 def exercise(name: str) -> Exercise:
-    """The one of this name. Raises InputError for another name."""
+    """Return the exercise of this name. Raises InputError for another name."""
     wanted = name.replace("_", "-")
     if wanted not in NAMES:
         raise InputError(f"there is no exercise '{name}'; there are: {', '.join(NAMES)}")
@@ -88,7 +88,7 @@ def exercise(name: str) -> Exercise:
 
 
 def answer(bench: Bench, cases: Iterator[Case], tolerance: float = TOLERANCE) -> tuple[Finding, list[Outcome]]:
-    """Whether every case has the right answer and nothing else is written, and what became of each."""
+    """Judge whether every case has the right answer and nothing else is written; return the outcomes, too."""
     outcomes, wrong = [], ""
     worst = 0.0
     for case in cases:
@@ -113,26 +113,26 @@ def _wrong(case: Case, outcome: Outcome) -> str:
 
 
 def no_race(outcome: Outcome) -> Finding:
-    """Whether a barrier lies between all that threads do to the same place of shared memory."""
+    """Judge whether a barrier lies between all that threads do to the same place of shared memory."""
     race = outcome.log.race()
     look = "Both threads must meet at a __syncthreads() after the one has finished and before the other begins."
     return Finding("no race in shared memory", race is None, str(race or "none"), "none", look if race else "")
 
 
 def at_most(what: str, found: float, most: float, look: str) -> Finding:
-    """A count that must not be larger."""
+    """Judge a count that must not be larger."""
     ok = found <= most
     return Finding(what, ok, _number(found), f"at most {_number(most)}", "" if ok else look)
 
 
 def at_least(what: str, found: float, least: float, look: str) -> Finding:
-    """A count that must not be smaller."""
+    """Judge a count that must not be smaller."""
     ok = found >= least
     return Finding(what, ok, _number(found), f"at least {_number(least)}", "" if ok else look)
 
 
 def normal(seed: int, *shape: int) -> Array:
-    """Normal numbers, the same in every run."""
+    """Draw normal numbers, the same in every run."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 

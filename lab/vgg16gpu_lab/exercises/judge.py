@@ -49,7 +49,7 @@ class Verdict:
 
 
 def which(path: Path) -> Exercise:
-    """The exercise of a file: its first line says, else its name. Raises InputError for what is none."""
+    """Return the exercise of a file, by its first line, else its name. Raises InputError for other files."""
     try:
         head = read_kernels(path)[:_HEAD]
     except InputError as error:
@@ -85,7 +85,7 @@ def check(path: Path, device: str) -> Verdict:
 
 
 def judge(chosen: Exercise, path: Path, device: str) -> Verdict:
-    """The same in this process. On the CPU device the threads of a block run in two orders, shared memory is NaN.
+    """Judge in this process. On the CPU device the threads of a block run in two orders, shared memory is NaN.
 
     Raises NoDeviceError; what else goes wrong is the kernel's.
     """

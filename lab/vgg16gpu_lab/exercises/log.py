@@ -55,15 +55,15 @@ class Log:
     complete: bool = True  # there was room for all
 
     def count(self, what: Noted, name: str | None = None) -> int:
-        """Entries of a kind, of one array if it is named."""
+        """Count the entries of a kind, of one array if it is named."""
         return int(np.count_nonzero(self._are(what, name)))
 
     def distinct(self, what: Noted, name: str) -> int:
-        """Different places of an array."""
+        """Count the different places of an array."""
         return len(np.unique(self.place[self._are(what, name)]))
 
     def most_by_a_thread(self, what: Noted, name: str | None = None) -> int:
-        """Entries of the thread that has most."""
+        """Count the entries of the thread that has most."""
         found = self._are(what, name)
         return int(np.bincount(self._number(self.block[found], self.thread[found])).max(initial=0))
 
@@ -72,7 +72,7 @@ class Log:
         return int(np.count_nonzero((self.what == what) & self._is_shared()))
 
     def sectors(self, what: Noted, name: str) -> float:
-        """Sectors of 32 bytes that an access of a warp touches, on average: 4 of float where lanes are neighbours.
+        """Return the mean number of 32-byte sectors in a warp's access: 4 of float where lanes are neighbours.
 
         The n-th accesses of a warp's threads to the array are one access of the warp.
         """
@@ -87,7 +87,7 @@ class Log:
         return len(np.unique(touched, axis=0)) / len(np.unique(requests, axis=0))
 
     def race(self) -> Race | None:
-        """A place in shared memory where two threads of a block meet between the same barriers, one of them writing."""
+        """Find a place in shared memory that two threads of a block use between the same barriers, one writing."""
         number = self._number(self.block, self.thread)
         order = np.argsort(number, kind="stable")
         barriers = self.what[order] == Noted.BARRIER
@@ -101,7 +101,7 @@ class Log:
         return _race(keys, self.thread[chosen], self.what[chosen] == Noted.WRITE, line[kept])
 
     def _last_lines(self, order: Any, barriers: Flags, first: Any) -> Any:
-        """The line of the barrier that each entry's thread has passed last; 0 where it has passed none."""
+        """Return the line of the barrier that each entry's thread has passed last; 0 where it has passed none."""
         at = np.maximum.accumulate(np.where(barriers, np.arange(len(order)), -1))
         lines = self.place[order].astype(np.int64)
         return np.where(at >= first, lines[np.maximum(at, 0)], 0)
@@ -116,7 +116,7 @@ class Log:
         return inside
 
     def _is_shared(self) -> Flags:
-        """Places in no array; barriers and products have none at all."""
+        """Return which entries are in no array; barriers and products have no place at all."""
         found: Flags = np.isin(self.what, (Noted.READ, Noted.WRITE, Noted.ATOMIC))
         for name in self.arrays:
             found &= ~self._inside(name)
@@ -129,7 +129,7 @@ class Log:
 
 
 def read_log(words: Words, arrays: Mapping[str, tuple[int, int]]) -> Log:
-    """The log out of counted_log's words, as many as there are entries."""
+    """Parse counted_log's words into a log, as many as there are entries."""
     count = int(words[0])
     entries = words[1 : 1 + 2 * min(count, ENTRIES)].reshape(-1, 2)
     first = entries[:, 0].astype(np.int64)
@@ -137,7 +137,7 @@ def read_log(words: Words, arrays: Mapping[str, tuple[int, int]]) -> Log:
 
 
 def _turns(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How often each number has been there before."""
+    """Return how often each number has been there before."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     turns = np.empty_like(numbers)
@@ -146,7 +146,7 @@ def _turns(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _race(keys: Any, thread: Any, writes: Flags, line: Any) -> Race | None:
-    """Of entries with the same key those of two threads, if one of them writes."""
+    """Find two threads among entries with the same key, one of them writing."""
     order = np.lexsort((~writes, *keys.T[::-1]))  # by keys, writes first
     keys, thread, writes, line = keys[order], thread[order], writes[order], line[order]
     starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)]) if len(keys) else np.empty(0, np.int64)

@@ -25,7 +25,7 @@ class Shape:
 
 
 def comparison(compared: Sequence[Variant], shape: Shape) -> CaseExperiment:
-    """An experiment of these variants, with their conversions, and cuDNN."""
+    """Return an experiment of these variants, with their conversions, and cuDNN."""
     return CaseExperiment(
         NAME,
         "Variants side by side",

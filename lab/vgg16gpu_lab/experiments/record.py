@@ -26,7 +26,7 @@ _TIMES: Final = ("warm", "cold")
 
 
 def content(experiment: Experiment, rows: Sequence[Row], rig: BenchRig, choice: Choice) -> dict[str, Any]:
-    """Everything that a reader of a number may ask for."""
+    """Return everything that a reader of a number may ask for."""
     options = {
         name: str(value) if isinstance(value, Path) else value for name, value in vars(choice).items() if name != "own"
     }
@@ -45,7 +45,7 @@ def content(experiment: Experiment, rows: Sequence[Row], rig: BenchRig, choice: 
 
 
 def check_folder(folder: Path, names: Sequence[str], reads: Iterable[Named] = ()) -> None:
-    """Make the folder, and raise InputError now rather than after a long run if the files cannot go there.
+    """Create the folder, and raise InputError now rather than after a long run if the files cannot go there.
 
     Or where they would replace some of `reads`, as `refuse_read_files` takes them.
     """
@@ -61,14 +61,14 @@ def check_folder(folder: Path, names: Sequence[str], reads: Iterable[Named] = ()
 
 
 def write(folder: Path, name: str, found: Mapping[str, Any]) -> tuple[Path, Path]:
-    """The paths of NAME.csv and NAME.json; each is whole or not there. Raises ModelError if one cannot be written."""
+    """Write NAME.csv and NAME.json, each whole or not at all; return the paths. Raises ModelError."""
     return write_pair(folder, name, [_flat(row) for row in found["rows"]], found)
 
 
 def write_pair(
     folder: Path, name: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
 ) -> tuple[Path, Path]:
-    """The same for rows of a table and everything there is to say of them."""
+    """Write the same for rows of a table and everything there is to say of them."""
     paths = folder / f"{name}.csv", folder / f"{name}.json"
     texts = _csv(rows), json.dumps(finite_or_none(found), indent=1, allow_nan=False)
     for path, text in zip(paths, texts, strict=True):
@@ -113,7 +113,7 @@ def _times(times: Times | None) -> dict[str, Any] | None:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the CSV file: milliseconds, and the numbers behind them."""
+    """Return a row of the CSV file: milliseconds, and the numbers behind them."""
     names = [
         "seed",
         "table",

@@ -47,7 +47,7 @@ NOTES = {
 
 
 def cases(choice: Choice) -> Iterator[Case]:
-    """Every method at every size and stride."""
+    """Yield every method at every size and stride."""
     usual = SIZES if choice.kind == "cpu" else SIZES + NEAR + LARGER
     for size in choice.sizes_or(usual, QUICK):
         for stride in choice.strides or (1, 2, 3):
@@ -70,13 +70,13 @@ def cases(choice: Choice) -> Iterator[Case]:
 
 
 def parameter(problem: Problem) -> str:
-    """As in the published table, which has none, where the problem is theirs."""
+    """Return the parameter as in the published table; "" where the problem is theirs."""
     parts = {"stride": (problem.stride, 1), "channels": (problem.channels, 3), "outputs": (problem.outputs, 1)}
     return " ".join(f"{name}={value}" for name, (value, usual) in parts.items() if value != usual)
 
 
 def ratios(rows: Sequence[Row]) -> Iterator[Row]:
-    """CuDNN is about 6 times faster for larger images: at the largest size that both have a time for, best 2^n - 1."""
+    """Yield how much faster cuDNN is for larger images (claim: 6 times), at the largest size with both times."""
     sizes = sorted({int(row.size) for row in rows}, key=lambda size: ((size + 1) & size == 0, size), reverse=True)
     pairs = [
         [find_row(rows, size=str(size), method=method, parameter="") for method in ("direct", CUDNN)] for size in sizes

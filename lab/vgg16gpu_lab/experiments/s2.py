@@ -32,7 +32,7 @@ NOTES = {
 
 
 def cases(choice: Choice) -> Iterator[Case]:
-    """The three published tables, a true register tile beside their 'registers', and the layer."""
+    """Yield the three published tables, a true register tile beside their 'registers', and the layer."""
     for problem in problems(choice, (1,)):
         for block in choice.blocks or (8, 16, 32):
             for method, variant in MEMORY.items():
@@ -57,7 +57,7 @@ def cases(choice: Choice) -> Iterator[Case]:
 
 
 def problems(choice: Choice, strides: tuple[int, ...]) -> Iterator[Problem]:
-    """Every size, stride, number of channels and of outputs."""
+    """Yield every size, stride, number of channels and of outputs."""
     for size in choice.sizes_or(SIZES, QUICK):
         for stride in strides:
             for channels in choice.channels or (3,):

@@ -55,7 +55,7 @@ class LeNetExperiment:
     takes: Sequence[str] = ("blocks",)
 
     def method(self, rig: BenchRig) -> str:
-        """As the rig says."""
+        """Return the rig's method."""
         return rig.method
 
     def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
@@ -78,7 +78,7 @@ class LeNetExperiment:
 
 
 def published_batches(method: str) -> tuple[int, ...]:
-    """The numbers of the batches that the published table has of a method; the first alone of others."""
+    """Return the batch numbers that the published table has of a method; (0,) for others."""
     names = [key[4] for key in published() if key[0] == SEED and key[3] == method]
     return tuple(sorted({int(name.split()[0].removeprefix("batch=")) for name in names})) or (0,)
 

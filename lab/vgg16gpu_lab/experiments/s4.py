@@ -61,7 +61,7 @@ NOTES = {
 
 
 def cases(choice: Choice) -> Iterator[Case]:
-    """The published point, other blocks there, the simple kernel, Winograd, and the chart."""
+    """Yield the published point, other blocks there, the simple kernel, Winograd, and the chart."""
     point, layer = (QUICK_POINT, 32) if choice.quick else (POINT, 256)
     yield from _cases("conv2d", f"{point.height}x{point.width}", point, POINT_METHODS)
     yield from _blocks(point)
@@ -77,7 +77,7 @@ def cases(choice: Choice) -> Iterator[Case]:
 
 
 def _blocks(point: Problem) -> Iterator[Case]:
-    """The step with even shares, the output cut in other ways."""
+    """Yield the step with even shares, the output cut in other ways."""
     for columns, rows in BLOCKS:
         edges, parameters = f"block={columns}x{rows}", {"block_x": columns, "block_y": rows}
         yield Case("blocks", f"{point.height}x{point.width}", "halo_even", edges, point, "halo-even", parameters)
@@ -101,7 +101,7 @@ def _cases(
 
 
 def ratios(rows: Sequence[Row]) -> Iterator[Row]:
-    """Their loop is said to be about 1.2 times as fast as cuDNN at the published point."""
+    """Yield the ratio at the published point, where their loop is said to be 1.2 times as fast as cuDNN."""
     over, under = (find_row(rows, table="conv2d", problem=POINT, method=method) for method in ("cudnn", "direct"))
     yield ratio_row("S4", "768x512", "direct_over_cudnn_speed", over, under, "")
 

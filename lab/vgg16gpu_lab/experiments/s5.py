@@ -85,7 +85,7 @@ class NetworkExperiment:
     takes: Sequence[str] = ("sizes",)
 
     def method(self, rig: BenchRig) -> str:
-        """Means from host to host."""
+        """Describe the means from host to host."""
         effort = rig.effort
         return (
             "every version's scores of all images, ten or those of --inputs, are checked against onnxruntime's "
@@ -117,7 +117,7 @@ class NetworkExperiment:
 
 
 def _rows(network: NetworkRows, rig: BenchRig, tell: Tell) -> Iterator[Row]:
-    """The versions, the causes, the layers of version B, the pools."""
+    """Yield the versions, the causes, the layers of version B, the pools."""
     places = {name: Place(SEED, name, network.size) for name in (TABLE, CAUSES, LAYERS, POOLS)}
     yield from network.rows(places[TABLE], VERSIONS, tell)
     yield from network.rows(places[CAUSES], causes(), tell)

@@ -132,13 +132,13 @@ Picture: TypeAlias = Chart | HeatMap | Roofline
 
 
 def ours(row: Content) -> Cell:
-    """Our number."""
+    """Return our number."""
     word = "no time" if row["ours"] is None else ""
     return Cell(row["ours"], word if row["status"] == Status.RIGHT else row["status"])
 
 
 def theirs(row: Content) -> Cell:
-    """The published number; where CUDA rejects the launch it is no time of anything."""
+    """Return the published number; it is not a time where CUDA rejects the launch."""
     note = FAILED_LAUNCH if row["theirs"] is not None and row["status"] == Status.INVALID else ""
     return Cell(row["theirs"], note)
 
@@ -149,7 +149,7 @@ def series(
     label: Callable[[Content], str],
     place: Callable[[Content], Place | None],
 ) -> tuple[Series, ...]:
-    """The rows as series; of several rows of one place the median. A row whose place is None is left out."""
+    """Return the rows as series, with the median of rows of one place. A row whose place is None is left out."""
     found: dict[str, dict[Place, list[Cell]]] = {}
     for row in rows:
         if (at := place(row)) is not None:
@@ -160,31 +160,31 @@ def series(
 def both_panels(
     record: Content, rows: Sequence[Content], label: Callable[[Content], str], place: Callable[[Content], Place | None]
 ) -> tuple[Panel, ...]:
-    """What was published and what we have, side by side; ours alone where nothing was published."""
+    """Return the published panel and ours, side by side; ours alone where nothing was published."""
     published = [row for row in rows if row["theirs"] is not None]
     found = [Panel(published_title(record), series(published, theirs, label, place))] if published else []
     return (*found, Panel(our_title(record), series(rows, ours, label, place)))
 
 
 def our_title(record: Content) -> str:
-    """Where our times are from."""
+    """Return where our times are from."""
     device = record["environment"]["device"]
     return f"ours: {device['name']}{' (a CPU)' if device['kind'] == 'cpu' else ''}"
 
 
 def published_title(record: Content) -> str:
-    """Where theirs are from."""
+    """Return where theirs are from."""
     card = CARDS.get(record["experiment"])
     return f"published: {card.name if card else 'card not named'}"
 
 
 def table(record: Content, name: str) -> list[Content]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     return [row for row in record["rows"] if row["table"] == name]
 
 
 def by_setting(rows: Sequence[Content], *names: str) -> Iterator[tuple[Setting, list[Content]]]:
-    """The rows apart by these numbers of their problems; a setting without rows if there are none at all."""
+    """Group the rows by these numbers of their problems; a setting without rows if there are none at all."""
     found: dict[Setting, list[Content]] = {}
     for row in rows:
         if row["problem"]:
@@ -193,34 +193,34 @@ def by_setting(rows: Sequence[Content], *names: str) -> Iterator[tuple[Setting, 
 
 
 def suffix(setting: Setting) -> str:
-    """For the name of a file: what is not as usual."""
+    """Return a suffix for the name of a file: what is not as usual."""
     return "".join(f"-{name}{value}" for name, value in setting if _USUAL.get(name) != value)
 
 
 def told(setting: Setting) -> str:
-    """For a title: 3 channels, stride 1."""
+    """Return words for a title: 3 channels, stride 1."""
     words = (f"{value} {name}" if name in _COUNTED else f"{name} {value}" for name, value in setting)
     return "".join(f", {text if not text.startswith('1 ') else text[:-1]}" for text in words)
 
 
 def method(row: Content) -> str:
-    """The method's name, to be read."""
+    """Return the method's name, to be read."""
     return str(row["method"]).replace("_", " ")
 
 
 def size_of(row: Content) -> int:
-    """Rows of the image."""
+    """Return the rows of the image."""
     return int(row["problem"]["height"])
 
 
 def number_of(row: Content, name: str) -> int | None:
-    """The number behind `name=` in the row's parameter."""
+    """Return the number behind `name=` in the row's parameter."""
     found = [part.split("=")[1] for part in row["parameter"].split() if part.startswith(f"{name}=")]
     return int(found[0]) if found else None
 
 
 def roofline(record: Content) -> Roofline:
-    """Each variant at the largest problem of its shape, with its best parameters."""
+    """Return each variant at the largest problem of its shape, with its best parameters."""
     rows = [row for row in record["rows"] if row["flop"] and row["ours_percent"] is not None]
     apart = (NUMPY, CUDNN_THREE)  # on the host; three calls in one time, of which the row has the FLOP of one
     device_rows = [row for row in rows if row["variant"] not in apart]

@@ -27,14 +27,14 @@ _GRID: Final = {"color": "#DDDDDD", "linewidth": 0.6}
 
 
 def draw_picture(picture: Picture) -> Any:
-    """A matplotlib figure."""
+    """Draw a matplotlib figure."""
     if isinstance(picture, Chart):
         return _draw_bars(picture) if picture.bars else _draw_lines(picture)
     return _draw_maps(picture) if isinstance(picture, HeatMap) else _draw_roofs(picture)
 
 
 def digits(value: float) -> str:
-    """At most six characters: three significant digits, two of small numbers."""
+    """Format at most six characters: three significant digits, two of small numbers."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.3g}" if value >= 1e-2 else f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}"
@@ -73,7 +73,7 @@ def _gap(panel: Panel) -> float:
 
 
 def _draw_groups(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
-    """Groups of bars; a group has a bar for each series that has something to say there."""
+    """Draw groups of bars; a group has a bar for each series that has something to say there."""
     at: dict[tuple[str, Place], float] = {}
     ticks: dict[Place, float] = {}
     end, gap = 0.0, _gap(panel)
@@ -121,7 +121,7 @@ def _label_bar(axes: Any, bar: Any, x: float, value: float, cell: Cell) -> None:
 
 
 def _write_upright(axes: Any, x: float, text: str) -> None:
-    """In the place of a bar."""
+    """Write a text in the place of a bar."""
     axes.annotate(
         text,
         (x, 0),
@@ -169,7 +169,7 @@ def _draw_lines(chart: Chart) -> Any:
 
 
 def _draw_line(axes: Any, series: Series, number: int) -> None:
-    """Hollow where the number was not measured."""
+    """Draw a line, hollow where the number was not measured."""
     points = sorted((int(x), cell.value, cell.note) for x, cell in series.cells.items() if cell.value is not None)
     colour, marker, dashes = _style(number)
     axes.plot(
@@ -189,7 +189,7 @@ def _draw_line(axes: Any, series: Series, number: int) -> None:
 
 
 def _scale_x(axes: Any, panels: Iterable[Panel]) -> None:
-    """A tick at each number; doubling ones are equally far apart."""
+    """Set a tick at each number; doubling ones are equally far apart."""
     ticks = sorted({int(x) for panel in panels for series in panel.series for x in series.cells})
     if ticks[-1] >= 4 * ticks[0]:
         axes.set_xscale("log", base=2)
@@ -294,7 +294,7 @@ def _name_axes(axes: Any, title: str, x_label: str, y_label: str) -> None:
 
 
 def _legend(figure: Any, panels: Sequence[Panel], labels: Sequence[str]) -> None:
-    """Beside the axes, where it covers nothing; a series without any number says why."""
+    """Draw the legend beside the axes, where it covers nothing; a series without any number says why."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -306,7 +306,7 @@ def _legend(figure: Any, panels: Sequence[Panel], labels: Sequence[str]) -> None
 
 
 def _missing(panels: Sequence[Panel]) -> dict[str, str]:
-    """Why a series of the last panel, ours, has no number at all."""
+    """Return why a series of the last panel, ours, has no number at all."""
     return {
         series.label: f"ours: {next(iter(series.cells.values())).note}"
         for series in panels[-1].series
@@ -315,7 +315,7 @@ def _missing(panels: Sequence[Panel]) -> dict[str, str]:
 
 
 def _labels(panels: Sequence[Panel]) -> list[str]:
-    """Of every series, ours, which are in the last panel, first."""
+    """Return the labels of every series, ours, which are in the last panel, first."""
     return list(dict.fromkeys(series.label for panel in reversed(panels) for series in panel.series))
 
 
@@ -324,12 +324,12 @@ def _places(panel: Panel) -> list[Place]:
 
 
 def _style(number: int) -> tuple[str, str, str]:
-    """Colour, marker and dashes of a series."""
+    """Return colour, marker and dashes of a series."""
     rounds = number // len(COLOURS)
     marker = MARKERS[(number + rounds) % len(MARKERS)]
     return COLOURS[number % len(COLOURS)], marker, DASHES[rounds % len(DASHES)]
 
 
 def _wrapped(text: str) -> str:
-    """A name of several words on several lines."""
+    """Split a name of several words into several lines."""
     return text.replace(" ", "\n").replace("-", "-\n")

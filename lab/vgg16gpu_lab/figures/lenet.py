@@ -28,7 +28,7 @@ NOT_POSITIVE: Final = "about 0"  # a difference of medians
 
 
 def lenet_charts(record: Content) -> Iterator[Chart]:
-    """All of them."""
+    """Yield all charts."""
     head = "S3: LeNet, batch of 128"
     versions = both_panels(record, table(record, "lenet"), _part, method)
     title = f"{head}: both convolutions and the whole forward pass"
@@ -46,7 +46,7 @@ def lenet_charts(record: Content) -> Iterator[Chart]:
 
 
 def _published_parts(versions: Panel) -> Panel:
-    """What is left of a pass, from medians; of versions whose parts are all published."""
+    """Return the rest of a pass, from medians; of versions whose parts are all published."""
     times = {part.label: {at: cell.value for at, cell in part.cells.items()} for part in versions.series}
     inside: dict[Place, Cell] = {}
     outside: dict[Place, Cell] = {}
@@ -64,13 +64,13 @@ def _panels_by_part(
     label: Callable[[Content], str],
     place: Callable[[Content], Place],
 ) -> tuple[Panel, ...]:
-    """A panel for each convolution, and one for the whole pass if there are rows of it."""
+    """Return a panel for each convolution, and one for the whole pass if there are rows of it."""
     parts = list(dict.fromkeys(_part(row) for row in rows))
     return tuple(Panel(part, series([row for row in rows if _part(row) == part], cell, label, place)) for part in parts)
 
 
 def _part(row: Content) -> str:
-    """What was timed: its name without the number of the batch and without parameters."""
+    """Return what was timed: its name without the number of the batch and without parameters."""
     return next(part for part in str(row["parameter"]).split() if "=" not in part)
 
 
@@ -79,7 +79,7 @@ def _method_and_parameter(row: Content) -> str:
 
 
 def _value(row: Content) -> int:
-    """Of the one parameter that is set."""
+    """Return the value of the one parameter that is set."""
     return int(next(iter(row["parameters"].values())))
 
 

@@ -30,7 +30,7 @@ class Lesson:
 
 
 def sectors(offsets: Sequence[int]) -> dict[int, set[int]]:
-    """The sectors of 32 bytes that floats at these offsets lie in, each with the floats of it that are used."""
+    """Return the 32-byte sectors of floats at these offsets, each with its floats that are used."""
     found: dict[int, set[int]] = {}
     for offset in offsets:
         found.setdefault(offset // SECTOR, set()).add(offset % SECTOR // FLOAT)
@@ -38,18 +38,18 @@ def sectors(offsets: Sequence[int]) -> dict[int, set[int]]:
 
 
 def passes(words: Sequence[int]) -> tuple[Counter[int], int]:
-    """How many different words (of 4 bytes) a warp wants of each bank, and how many turns that takes."""
+    """Return how many different words (of 4 bytes) a warp wants of each bank, and how many turns that takes."""
     banks = Counter(word % LANES for word in set(words))
     return banks, max(banks.values())
 
 
 def loads_an_output(tile: int, kernel: int = 3) -> float:
-    """Values of a channel that a block loads for each of its tile x tile outputs."""
+    """Return the values of a channel that a block loads for each of its tile x tile outputs."""
     return (tile + kernel - 1) ** 2 / tile**2
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """All four, in the order of the exercises."""
+    """Return all four lessons, in the order of the exercises."""
     return (
         Lesson(
             "What addresses a warp touches",

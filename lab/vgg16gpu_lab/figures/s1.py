@@ -21,7 +21,7 @@ from vgg16gpu_lab.figures.data import (
 
 
 def s1_charts(record: Content) -> Iterator[Chart]:
-    """A chart for each stride, number of channels and of outputs; powers of two, where any, have their own."""
+    """Yield a chart for each stride, number of channels and of outputs; powers of two, where any, have their own."""
     for setting, rows in by_setting(table(record, "methods"), "stride", "channels", "outputs"):
         usual = [row for row in rows if size_of(row) not in LARGER]
         for name, kind, shown in (

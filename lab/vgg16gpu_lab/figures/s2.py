@@ -32,7 +32,7 @@ OWN_TILE: Final = "own tile"  # of methods without the blocks of the others
 
 
 def s2_charts(record: Content) -> Iterator[Chart]:
-    """Memory modes, partitions, strides, and the layer that they left out."""
+    """Yield charts of memory modes, partitions, strides, and the layer that they left out."""
     yield from _s2_memory(record)
     yield from _s2_partition(record)
     yield from _s2_stride(record)
@@ -95,7 +95,7 @@ def _bars_and_lines(
 
 
 def _shown(rows: Sequence[Content], number: Callable[[Content], int], wanted: int) -> tuple[list[Content], int]:
-    """The rows of the number wanted, or of the largest that there is; and that number."""
+    """Return the rows of the number wanted, or of the largest that there is; and that number."""
     known = {number(row) for row in rows}
     chosen = wanted if wanted in known else max(known, default=wanted)
     return [row for row in rows if number(row) == chosen], chosen

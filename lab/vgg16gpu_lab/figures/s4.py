@@ -33,7 +33,7 @@ TABLES: Final[Mapping[str, str]] = {
 
 
 def s4_pictures(record: Content) -> Iterator[Picture]:
-    """A map for each stride, and the bars."""
+    """Yield a map for each stride, and the bars."""
     rows = table(record, "chart")
     as_many = all(row["problem"]["outputs"] == row["problem"]["channels"] for row in rows)
     shape = ", ".join(f"{edge}x{edge}" for edge in sorted({row["problem"]["kernel"] for row in rows}))
@@ -55,7 +55,7 @@ def s4_pictures(record: Content) -> Iterator[Picture]:
 
 
 def _panel(rows: Sequence[Content], text: str) -> Panel:
-    """Bars of one problem, the first of its table."""
+    """Return bars of one problem, the first of its table."""
     problem = rows[0]["problem"] if rows else {}
     chosen = [row for row in rows if row["problem"] == problem]
     shape = "{channels}x{height}x{width} to {outputs}, {kernel}x{kernel}".format_map(problem) if rows else ""
@@ -63,7 +63,7 @@ def _panel(rows: Sequence[Content], text: str) -> Panel:
 
 
 def _with_claim(record: Content, point: Panel) -> Panel:
-    """The time that theirs would have by the published ratio, at the published point."""
+    """Add the time that theirs would have by the published ratio, at the published point."""
     claim = next((row for row in table(record, "claim") if row["ours"]), None)
     library = next((row["ours"] for row in table(record, "conv2d") if row["method"] == CUDNN), None)
     if claim is None or library is None:
@@ -73,7 +73,7 @@ def _with_claim(record: Content, point: Panel) -> Panel:
 
 
 def _ratios(rows: Sequence[Content]) -> dict[str, dict[tuple[int, int], float]]:
-    """By method: CuDNN's time / ours of a size and a number of channels, where there are both."""
+    """Return by method cuDNN's time / ours of a size and a number of channels, where there are both."""
     times = {(row["method"], size_of(row), row["problem"]["channels"]): row["ours"] for row in rows}
     found: dict[str, dict[tuple[int, int], float]] = {}
     for (name, *shape), time in times.items():

@@ -20,7 +20,7 @@ from vgg16gpu_lab.figures.data import (
 
 
 def s5_charts(record: Content) -> Iterator[Chart]:
-    """A chart of each for each size."""
+    """Yield a chart of each for each size."""
     for name, net in (("vgg16", "VGG16 on 3x{0}x{0}"), ("own model", "a model of yours, {0} pixels a side")):
         for size, rows in _by_size(record, name):
             panels = both_panels(record, rows, lambda row: f"iterations: {number_of(row, 'iterations')}", method)
@@ -47,7 +47,7 @@ def _without_grid(row: Content) -> str:
 
 
 def _layer(row: Content) -> str | None:
-    """None for a pool, which multiplies nothing."""
+    """Return the layer; None for a pool, which multiplies nothing."""
     name = str(row["parameter"])
     return None if name.startswith("pool") else name
 

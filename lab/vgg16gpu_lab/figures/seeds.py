@@ -29,7 +29,7 @@ from vgg16gpu_lab.figures.s5 import s5_charts
 
 
 def pictures(record: Content) -> Iterator[Picture]:
-    """Every figure of a record, those without any number too."""
+    """Yield every figure of a record, those without any number too."""
     name = record["experiment"]
     if name in _FIGURES:
         yield from _FIGURES[name](record)

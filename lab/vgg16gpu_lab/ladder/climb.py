@@ -54,7 +54,7 @@ class Gains:
 
 
 def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
-    """What onnxruntime's CPU provider says of the images (N, C, H, W), and how long it takes for the first.
+    """Return the scores of onnxruntime's CPU provider for images (N, C, H, W), and its time for the first.
 
     With as many threads as the cpu device, else as many as it likes. Raises PeerError where it is not installed.
     """
@@ -72,12 +72,12 @@ def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
 
 
 def _images(x: Array) -> list[Array]:
-    """Batches of one."""
+    """Return batches of one."""
     return [x[index : index + 1] for index in range(len(x))]
 
 
 def climb(setting: Setting, rungs: Sequence[Rung], x: Array, reference: Array, say: Say) -> list[Outcome]:
-    """An outcome for each of `rungs`, checked on the images x (N, C, H, W), timed on the first.
+    """Return an outcome for each of `rungs`, checked on the images x (N, C, H, W), timed on the first.
 
     `say` gets a line for each.
     """
@@ -89,7 +89,7 @@ def climb(setting: Setting, rungs: Sequence[Rung], x: Array, reference: Array, s
 
 
 def gains(outcomes: Sequence[Outcome]) -> list[Gains]:
-    """For each outcome, in order; without a time of its own a rung has its prediction alone."""
+    """Return gains of each outcome, in order; without a time of its own a rung has its prediction alone."""
     found = []
     before: Outcome | None = None
     for outcome in outcomes:
@@ -144,7 +144,7 @@ def _checked(rung: Rung, running: Running, x: Array, reference: Array) -> Outcom
 
 
 def _samples(run: Callable[[], object], first: float) -> list[float]:
-    """Seconds of runs, after a first one that took so long."""
+    """Return seconds of runs, after a first one that took `first`."""
     if first >= PATIENCE:
         return [first]
     warm = first

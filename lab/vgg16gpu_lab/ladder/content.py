@@ -34,7 +34,7 @@ PREDICTIONS = (
 
 
 def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], reference: Summary) -> Content:
-    """Everything, ready for `json.dumps`. Times are seconds."""
+    """Return everything, ready for `json.dumps`. Times are seconds."""
     facts = setting.device.facts
     return {
         "schema": SCHEMA,

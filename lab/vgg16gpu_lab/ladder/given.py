@@ -23,7 +23,7 @@ NUMBERS: Final = (".txt", ".npy", ".npz")
 
 
 def given_inputs(where: Path, model: Model, graph: Graph, shape: Shape) -> Array:
-    """The inputs in a file (.txt, .npy, .npz, a picture) or a folder of such files, as float32 (N, C, H, W) or (N, F).
+    """Read inputs from a file (.txt, .npy, .npz, a picture) or a folder: float32 (N, C, H, W) or (N, F).
 
     A folder with pictures is read for these alone. `graph` is the simplified one, `shape` that of its input with one
     image. Pictures are prepared as the model's metadata says, or as its graph lets assume. Raises InputError, also for
@@ -38,7 +38,7 @@ def given_inputs(where: Path, model: Model, graph: Graph, shape: Shape) -> Array
 
 
 def _files(where: Path) -> list[Path]:
-    """The path itself, or the files of a folder that has no pictures."""
+    """Return the path itself, or the files of a folder that has no pictures. Raises InputError."""
     if not where.exists():  # nor "-": standard input cannot be read twice
         raise InputError(f"--inputs '{where}' does not exist")
     if not where.is_dir():
@@ -53,7 +53,7 @@ def _files(where: Path) -> list[Path]:
 
 
 def _numbers(item: NamedInput, graph: Graph, preprocess: Preprocess | None) -> Array:
-    """One input with a batch of 1, in the graph's own order."""
+    """Return one input with a batch of 1, in the graph's own order."""
     if item.array.dtype == np.uint8 and preprocess:
         return normalise(item.array.astype(np.uint8), preprocess.unit_mean, preprocess.unit_std)[np.newaxis]
     return graph.input.from_file(item.array.astype(np.float32)[np.newaxis])

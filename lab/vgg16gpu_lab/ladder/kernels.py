@@ -68,7 +68,7 @@ class Technique:
     weight: Callable[[Site], Array | None] = lambda site: site.weight
 
     def step(self, placed: Placed, facts: DeviceFacts) -> KernelLaunch:
-        """The launch of a layer, without bias and ReLU. Raises ModelError when shared memory is too small for it."""
+        """Return the launch of a layer, without bias and ReLU. Raises ModelError if shared memory is too small."""
         layer = placed.site.layer
         maker = self.conv if isinstance(layer, Conv) else self.gemm if isinstance(layer, Gemm) else self.pool
         step = maker(placed)
@@ -81,7 +81,7 @@ class Technique:
 
 
 def padded(site: Site) -> Site:
-    """A convolution after its map has been padded."""
+    """Return a convolution after its map has been padded."""
     assert isinstance(site.layer, Conv)
     channels, height, width = site.x_shape
     pads = site.window.pads
@@ -93,7 +93,7 @@ def padded(site: Site) -> Site:
 
 
 def conv_partials(placed: Placed) -> KernelLaunch:
-    """A block for each output channel, a thread for each input channel; the host adds. Takes a padded map."""
+    """Return one launch: a block an output channel, a thread an input channel; the host adds. x: a padded map."""
     site = placed.site
     return _step(
         placed,
@@ -105,7 +105,7 @@ def conv_partials(placed: Placed) -> KernelLaunch:
 
 
 def conv_serial(placed: Placed, *, rows: bool = False) -> KernelLaunch:
-    """The same, added by thread 0 in shared memory; with `rows` a block for each row of an output channel.
+    """Return the same, added by thread 0 in shared memory; with `rows` a block for each row of an output channel.
 
     The published array, 512 channels of 3x3, where the layer fits into it (`fits_published`), else one as large as is
     needed.
@@ -119,7 +119,7 @@ def conv_serial(placed: Placed, *, rows: bool = False) -> KernelLaunch:
 
 
 def conv_tree(placed: Placed, *, rows: bool = False) -> KernelLaunch:
-    """The same, added as a tree."""
+    """Return the same, added as a tree."""
     return _channels_step(placed, TREE, "conv_tree_f32", (), min(placed.site.x_shape[0], THREADS), rows=rows)
 
 
@@ -129,12 +129,12 @@ def fits_published(site: Site) -> bool:
 
 
 def conv_pixels(placed: Placed) -> KernelLaunch:
-    """A thread for each output."""
+    """Return one launch: a thread for each output."""
     return _step(placed, Kernel(PIXELS, "conv_pixels_f32"), *_tiles(placed.site), _conv_dims(placed.site))
 
 
 def conv_shared(placed: Placed) -> KernelLaunch:
-    """A thread for each output; the block's part of the map in shared memory."""
+    """Return one launch: a thread for each output; the block's part of the map in shared memory."""
     window = placed.site.window
     halo = [(TILE - 1) * stride + size for stride, size in zip(window.strides, window.kernel, strict=True)]
     floats = TILE_C * (math.prod(halo) + math.prod(window.kernel))
@@ -143,7 +143,7 @@ def conv_shared(placed: Placed) -> KernelLaunch:
 
 
 def conv_registers(placed: Placed) -> KernelLaunch:
-    """8 x 4 outputs a thread."""
+    """Return one launch: 8 x 4 outputs a thread."""
     site = placed.site
     outputs, rows, columns = site.y_shape
     height, width = site.window.kernel
@@ -160,17 +160,17 @@ def conv_registers(placed: Placed) -> KernelLaunch:
 
 
 def gemm_partials(placed: Placed) -> KernelLaunch:
-    """The host adds what the threads have."""
+    """Return one launch: the host adds the threads' sums."""
     return _gemm_step(placed, Kernel(PARTIALS, "gemm_partials_f32"), 0)
 
 
 def gemm_serial(placed: Placed) -> KernelLaunch:
-    """The threads add up in shared memory, then thread 0 adds."""
+    """Return one launch: the threads add up in shared memory, then thread 0 adds."""
     return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 0)
 
 
 def gemm_tree(placed: Placed) -> KernelLaunch:
-    """Added as a tree."""
+    """Return one launch: the sums are added as a tree."""
     return _gemm_step(placed, Kernel(TREE, "gemm_tree_f32"), 4 * THREADS)
 
 
@@ -178,19 +178,19 @@ def gemm_tree(placed: Placed) -> KernelLaunch:
 
 
 def pool_columns(placed: Placed) -> KernelLaunch:
-    """A block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as published."""
+    """Return one launch: a block a channel, a thread a column; behind a ReLU the maximum begins at 0, as published."""
     return pool_from(placed, zero=placed.site.follows_relu)
 
 
 def pool_from(placed: Placed, *, zero: bool) -> KernelLaunch:
-    """The same from 0, or from minus infinity."""
+    """Return the same from 0, or from minus infinity."""
     channels, _, columns = placed.site.y_shape
     kernel = Kernel(COLUMNS, "pool_columns_f32", (("START_AT_ZERO", int(zero)),))
     return _step(placed, kernel, Dim3(channels), Dim3(min(columns, MAX_COLUMNS)), _pool_dims(placed.site))
 
 
 def pool_pixels(placed: Placed) -> KernelLaunch:
-    """A thread for each output."""
+    """Return one launch: a thread for each output."""
     return _step(placed, Kernel(PIXELS, "pool_pixels_f32"), *_tiles(placed.site), _pool_dims(placed.site))
 
 
@@ -204,7 +204,7 @@ def bias_relu(y: Pointer, bias: Pointer, site: Site) -> KernelLaunch:
 
 
 def partial_sums(site: Site) -> int:
-    """What the kernels of PARTIALS leave to the host."""
+    """Return the number of sums that the kernels of PARTIALS leave to the host."""
     return site.x_shape[0] if isinstance(site.layer, Conv) else THREADS if isinstance(site.layer, Gemm) else 1
 
 
@@ -217,7 +217,7 @@ def _step(
 def _channels_step(
     placed: Placed, source: str, name: str, defines: tuple[tuple[str, int], ...], floats: int, *, rows: bool
 ) -> KernelLaunch:
-    """Nothing is beside a map that has no padding left: then there is no test of bounds."""
+    """Return the launch, without a test of bounds where a map has no padding left."""
     site = placed.site
     kernel = Kernel(source, name, (*defines, ("PADDED", int(site.window.pads == NO_PADS))))
     grid = Dim3(site.y_shape[0], min(site.y_shape[1], MAX_ROWS) if rows else 1)

@@ -26,7 +26,7 @@ class Site:
 
     @property
     def window(self) -> Window:
-        """Of a convolution or a pool."""
+        """Window of a convolution or a pool."""
         assert not isinstance(self.layer, Gemm)
         return self.layer.window
 
@@ -57,7 +57,7 @@ class Site:
 
 
 def sites(graph: Graph, input_shape: Shape) -> tuple[Site, ...]:
-    """The layers of a graph in order, for one image. Raises ModelError for what is no chain of such layers."""
+    """Return the layers of a graph in order, for one image. Raises ModelError unless it is a chain of such layers."""
     layers = unfused(graph)
     shapes = infer_shapes(layers, input_shape)
     found: list[Site] = []
@@ -74,7 +74,7 @@ def sites(graph: Graph, input_shape: Shape) -> tuple[Site, ...]:
 
 
 def unfused(graph: Graph, *, relu: bool = False) -> Graph:
-    """The graph with every pool as an op by itself; with `relu` every ReLU too."""
+    """Return the graph with every pool as an op by itself; with `relu` every ReLU too."""
     return replace(graph, ops=tuple(part for op in graph.ops for part in _parts(op, relu)))
 
 

@@ -34,19 +34,19 @@ class _Memory:
         self._bound: list[Callable[[], None]] = []
 
     def room(self, floats: int) -> Pointer:
-        """A place for so many numbers, which are NaN until they are written."""
+        """Reserve a place for `floats` numbers, which are NaN until they are written."""
         pointer = self._place(floats)
         self._rooms.append((pointer, _FLOAT * floats))
         return pointer
 
     def hold(self, array: Array) -> Pointer:
-        """A place with these numbers in it."""
+        """Reserve a place with these numbers in it."""
         pointer = self._place(array.size)
         self._arrays.append((pointer, array))
         return pointer
 
     def allocate(self) -> None:
-        """Make it real. Raises DeviceError when there is not as much."""
+        """Allocate all places and write their values. Raises DeviceError when there is not as much."""
         self._base = self._device.allocate(max(self._nbytes, 1))
         nans = np.full(min(_CHUNK, max(nbytes for _, nbytes in self._rooms)), _POISON, np.uint8)
         for pointer, nbytes in self._rooms:  # the right answer of the rung before may lie there
@@ -58,7 +58,7 @@ class _Memory:
         self._arrays.clear()
 
     def bind(self, steps: Sequence[KernelLaunch]) -> Callable[[], None]:
-        """The steps, launched one by one."""
+        """Bind the steps, to be launched one by one."""
         launches = [self._device.bind([step], {Arena.ACTIVATIONS: self._base}) for step in steps]
         self._bound += launches
 
@@ -69,11 +69,11 @@ class _Memory:
         return launch
 
     def address(self, pointer: Pointer) -> int:
-        """Of a place, once it is real."""
+        """Return the address of a place, once it is real."""
         return self._base + pointer.offset
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         for launch in self._bound:
             with suppress(Error):
                 self._device.unbind(launch)
@@ -112,29 +112,29 @@ class HostNet:
             raise
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
+        """Return the scores (1, classes) of one image (1, C, H, W)."""
         return self._pass(x, lambda launch: launch())
 
     def layer_seconds(self, x: Array, repeats: int) -> list[tuple[Site, list[float]]]:
-        """Of each layer, in a pass on x, the seconds on the device of so many launches, without copies."""
+        """Return each layer's seconds on the device of `repeats` launches, in a pass on x, without copies."""
         found: list[list[float]] = []
         self._pass(x, lambda launch: found.append(self._device.measure(launch, repeats)))
         return list(zip(self._sites, found, strict=True))
 
     def device_seconds(self, repeats: int) -> list[float] | None:
-        """None: much of the work is the host's."""
+        """Return None: much of the work is the host's."""
         del repeats
         return None
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._memory.close()
 
     def _placed(self, site: Site) -> Placed:
         return Placed(site, self._x, self._y, _held(self._memory, self._technique.weight(site)))
 
     def _pass(self, x: Array, work: Callable[[Callable[[], None]], None]) -> Array:
-        """The scores, if `work` launches what it is given."""
+        """Return the scores, if `work` launches what it is given."""
         value = x[0]
         for site, given, launch in zip(self._sites, self._given, self._launches, strict=True):
             value = _finished(site, self._sums(given, partial(work, launch), _padded(site, value)))
@@ -181,7 +181,7 @@ class DeviceNet:
             raise
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
+        """Return the scores (1, classes) of one image (1, C, H, W)."""
         self._device.copy_in(self._memory.address(self._x), np.ascontiguousarray(x))
         self._launch()
         self._device.copy_out(self._scores, self._memory.address(self._y))
@@ -189,11 +189,11 @@ class DeviceNet:
         return self._scores.copy()
 
     def device_seconds(self, repeats: int) -> list[float] | None:
-        """Seconds on the device of so many runs, input and output there."""
+        """Return seconds on the device of each of `repeats` runs, input and output there."""
         return self._device.measure(self._launch, repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._memory.close()
 
 

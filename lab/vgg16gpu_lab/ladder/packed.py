@@ -23,7 +23,7 @@ TILE_OC: Final = 64  # output channels of a block
 
 
 def packed(site: Site) -> Array | None:
-    """A convolution's weights as (K, OC), with zeros up to whole tiles; those of other layers as they are."""
+    """Return a convolution's weights as (K, OC), with zeros up to whole tiles; those of other layers as they are."""
     if not isinstance(site.layer, Conv):
         return site.weight
     rows = site.layer.weight.reshape(site.y_shape[0], -1).T

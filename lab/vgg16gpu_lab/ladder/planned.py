@@ -35,15 +35,15 @@ class PlannedNet:
         self._executor = Executor.load(plan, device if whole else cast(Device, _OneByOne(device)))
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
+        """Return the scores (1, classes) of one image (1, C, H, W)."""
         return self._executor.run(1, np.ascontiguousarray(x)).outputs[0].copy()
 
     def device_seconds(self, repeats: int) -> list[float] | None:
-        """Seconds on the device of so many runs, input and output there."""
+        """Return seconds on the device of each of `repeats` runs, input and output there."""
         return self._device.measure(self._executor.launcher(1), repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._executor.close()
 
 
@@ -54,16 +54,16 @@ class EngineNet:
         self._engine = engine
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
+        """Return the scores (1, classes) of one image (1, C, H, W)."""
         outputs = self._engine.run(self._engine.graph.input.to_file(x))
         return outputs[0] if isinstance(outputs, tuple) else outputs
 
     def device_seconds(self, repeats: int) -> list[float] | None:
-        """Seconds on the device of so many runs, input and output there."""
+        """Return seconds on the device of each of `repeats` runs, input and output there."""
         return self._engine.device.measure(self._engine.executor.launcher(1), repeats)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._engine.close()
 
 

@@ -23,7 +23,7 @@ def write_plot(content: Content, path: Path) -> None:
 
 
 def draw(content: Content) -> Any:
-    """The chart as a matplotlib figure. Rungs without a time have their place and say why they have none."""
+    """Draw the chart as a matplotlib figure. Rungs without a time have their place and say why they have none."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     rungs, line = content["rungs"], 1e3 * content["onnxruntime"]["median_s"]
@@ -51,12 +51,12 @@ def draw(content: Content) -> Any:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, no exponent."""
+    """Format three significant digits, no exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _draw_marks(axes: Any, content: Content, times: Mapping[int, float]) -> list[float]:
-    """What was predicted of a rung, from the time of the one before; what the report had. Returns where they stand."""
+    """Draw a rung's prediction, from the time of the one before, and the report's time. Return where they stand."""
     rungs: list[Content] = content["rungs"]
     marks: list[float] = []
     if content["device"]["kind"] == "cuda":  # what predictions are for
@@ -76,7 +76,7 @@ def _draw_marks(axes: Any, content: Content, times: Mapping[int, float]) -> list
 
 
 def _write_columns(axes: Any, rungs: Sequence[Content]) -> None:
-    """Times and gains to the right of the bars, where nothing is in their way."""
+    """Write times and gains to the right of the bars, where nothing is in their way."""
     style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "ha": "right", "fontsize": 8.5}
     for head, at in zip(("ms", "gain", "predicted"), _COLUMNS, strict=True):
         axes.annotate(head, (at, -0.9), annotation_clip=False, **{**style, "color": _PUBLISHED})

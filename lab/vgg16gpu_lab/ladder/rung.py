@@ -34,17 +34,17 @@ class Net(Protocol):
     """A network, however it is run."""
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W), from host to host."""
+        """Return the scores (1, classes) of one image (1, C, H, W), from host to host."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
 
 
 class Running(Net, Protocol):
     """A network on a rung's kernels."""
 
     def device_seconds(self, repeats: int) -> list[float] | None:
-        """Seconds on the device of so many runs, input and output there; None where much of the work is the host's."""
+        """Return seconds on the device of each of `repeats` runs; None where much of the work is the host's."""
 
 
 @dataclass(frozen=True)

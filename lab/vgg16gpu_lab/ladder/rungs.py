@@ -55,7 +55,7 @@ def _engine(setting: Setting, **options: Any) -> Running:
 
 
 def _int8(setting: Setting) -> Running:
-    """With the file's own scales, else with such as suit the pictures that are asked about."""
+    """Open int8 with the file's own scales, else with scales calibrated on the given pictures."""
     if setting.model.has_scales:
         return _engine(setting, precision="int8")
     others = sample_inputs(setting.shape[1:])[1:] if setting.inputs is None else setting.inputs

@@ -41,7 +41,7 @@ class ColumnsLayer(ConvolutionLayer):
     """The columns of one x after the other."""
 
     def columns(self, x: Array) -> Array:
-        """(N, C * K * K, pixels) of x: copied in, gathered, copied out. The next call writes into the same array."""
+        """Return (N, C * K * K, pixels) of x: copied in, gathered, copied out. The next call overwrites the array."""
         self.feed(x)
         self.compute()
         self.device.copy_out(self._columns, self._at(self._places.workspace))
@@ -67,7 +67,7 @@ class ColumnsOnDevice:
             self._stack = stack.pop_all()
 
     def convolve(self, layer: str, x: Floats) -> Floats:
-        """(N, C, H, W) to (N, outputs, rows, columns)."""
+        """Convolve (N, C, H, W) to (N, outputs, rows, columns)."""
         trial = self.layers[layer]
         y = np.empty(trial.problem.y_shape, np.float32)
         for columns, maps in zip(trial.columns(x.astype(np.float32, copy=False)), y, strict=True):
@@ -75,12 +75,12 @@ class ColumnsOnDevice:
         return y
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
-        """Wall clock, with the copies: there is no convolution without them."""
+        """Measure wall clock, with the copies: there is no convolution without them."""
         work = partial(self.convolve, layer, maps.x)
         judged = verdict(maps.error(work()), maps.extent, TOLERANCE)
         samples = sample_until(lambda: wall(work), effort.seconds, most=effort.samples)
         return timed(judged, summarise(samples))
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         self._stack.close()

@@ -50,33 +50,33 @@ class Dataset:
 
     @cached_property
     def mean(self) -> float:
-        """Of the training pixels / 255."""
+        """Mean of the training pixels / 255."""
         return round(float(self.training.mean()) / 255, 4)
 
     @cached_property
     def std(self) -> float:
-        """Of the training pixels / 255."""
+        """Standard deviation of the training pixels / 255."""
         return round(max(float(self.training.std()) / 255, 1e-3), 4)
 
     @cached_property
     def digest(self) -> str:
-        """Of all that training depends on."""
+        """Return the SHA-256 (hex) of all that training depends on."""
         total = hashlib.sha256(self.training.data)
         total.update(self.training_labels.data)
         return total.hexdigest()
 
     def normalised(self, pixels: Pixels) -> Floats:
-        """(N, side, side, 1) pixels as the net takes them: (N, 1, side, side), (pixel / 255 - mean) / std."""
+        """Return (N, side, side, 1) pixels as the net takes them: (N, 1, side, side), (pixel / 255 - mean) / std."""
         return normalise(pixels, (self.mean,), (self.std,))
 
 
 def digits(image: int = IMAGE) -> Dataset:
-    """The digits that ship: 1347 to learn from, 450 held out."""
+    """Return the digits that ship: 1347 to learn from, 450 held out."""
     return Dataset("digits", *_digits("training", image), *_digits("heldout", image), DIGITS_LABELS)
 
 
 def from_idx(folder: str | Path, image: int = IMAGE) -> Dataset:
-    """The four IDX files of MNIST or Fashion-MNIST in a folder, gzipped or not; smaller images are framed in black.
+    """Read the four IDX files of MNIST or Fashion-MNIST in a folder, gzipped or not; small images get a black frame.
 
     Raises InputError for a file that is missing or wrong, and for images and labels that do not fit each other.
     """
@@ -85,7 +85,7 @@ def from_idx(folder: str | Path, image: int = IMAGE) -> Dataset:
 
 
 def framed(pixels: Pixels, image: int) -> Pixels:
-    """(N, H, W, 1) in the middle of (N, image, image, 1), black around. Raises InputError for larger pixels."""
+    """Centre (N, H, W, 1) in (N, image, image, 1), black around. Raises InputError for larger pixels."""
     count, height, width, _ = pixels.shape
     if max(height, width) > image:
         raise InputError(f"images of {height}x{width} do not fit into {image}x{image}; ask for a larger --image")

@@ -46,7 +46,7 @@ class Activations(Reference):
 
     @cached_property
     def without_bias(self) -> Activations:
-        """What a kernel computes that adds none."""
+        """Activations for a kernel that adds no bias."""
         return replace(self, problem=replace(self.problem, bias=False))
 
 
@@ -54,10 +54,10 @@ class Version(Protocol):
     """A way to compute the convolutions of a batch."""
 
     def convolve(self, layer: str, x: Floats) -> Floats:
-        """conv1 or conv2 of x, bias included; copies to and from a device, too."""
+        """Compute conv1 or conv2 of x, bias included, with copies to and from a device."""
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
-        """Its time, without these copies, once its answer is checked; with warm caches, as after the layer before."""
+        """Measure without these copies, once the answer is checked; with warm caches, as after the layer before."""
 
 
 class Sequential:
@@ -67,7 +67,7 @@ class Sequential:
         self._net = net
 
     def convolve(self, layer: str, x: Floats) -> Floats:
-        """(N, C, H, W) to (N, outputs, rows, columns)."""
+        """Convolve (N, C, H, W) to (N, outputs, rows, columns)."""
         one = self._net.shape.convolution(layer, 1)
         y = np.empty((len(x), *one.y_shape[1:]), np.float32)
         for image, maps in zip(x, y, strict=True):
@@ -75,7 +75,7 @@ class Sequential:
         return y
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
-        """Wall clock."""
+        """Measure wall clock."""
         work = partial(self.convolve, layer, maps.x)
         judged = verdict(maps.error(work()), maps.extent, TOLERANCE)
         samples = sample_until(lambda: wall(work), effort.seconds, most=effort.samples)
@@ -86,7 +86,7 @@ class ConvolutionLayer(TimedTrial):
     """A trial that takes one x after the other."""
 
     def convolve(self, x: Array) -> Array:
-        """The answer to another x: copied in, converted, computed, copied out."""
+        """Convolve another x: copied in, converted, computed, copied out."""
         self.feed(x)
         self.convert()
         self.compute()
@@ -119,19 +119,19 @@ class OnDevice:
             self._stack = stack.pop_all()
 
     def convolve(self, layer: str, x: Floats) -> Floats:
-        """(N, C, H, W) to (N, outputs, rows, columns)."""
+        """Convolve (N, C, H, W) to (N, outputs, rows, columns)."""
         y = self._layers[layer].convolve(x.astype(np.float32, copy=False))
         if self._adds_bias:
             y += self._net.filters(layer)[1].reshape(-1, 1, 1)
         return y
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
-        """Between two events on a GPU; without the bias, where the host adds that."""
+        """Measure between two events on a GPU; without the bias, where the host adds that."""
         self._layers[layer].feed(maps.x)
         return measure(self._layers[layer], maps.without_bias if self._adds_bias else maps, effort, None)
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         self._stack.close()
 
 
@@ -144,7 +144,7 @@ class ForwardTimes:
 
 
 def forward_times(net: LeNet, version: Version, x: Array, effort: Effort) -> ForwardTimes:
-    """A pass that is not timed, then samples."""
+    """Run a pass that is not timed, then sample."""
     layers: list[float] = []
 
     def convolve(layer: str, maps: Floats) -> Floats:
@@ -160,7 +160,7 @@ def forward_times(net: LeNet, version: Version, x: Array, effort: Effort) -> For
 
 
 def activations(net: LeNet, x: Array) -> dict[str, Activations]:
-    """What each convolution meets when the net is asked about x, computed in float64 and rounded once."""
+    """Return the input of each convolution when the net runs on x, computed in float64 and rounded once."""
     found, maps = {}, x
     for layer in CONVOLUTIONS:
         problem: Problem = net.shape.convolution(layer, len(x), bias=True)
@@ -170,19 +170,19 @@ def activations(net: LeNet, x: Array) -> dict[str, Activations]:
 
 
 def multiply(net: LeNet, layer: str, columns: Floats, y: Floats) -> None:
-    """Of an image, on the host: weights times the columns into y (outputs, rows, columns), and the bias."""
+    """Multiply weights by an image's columns on the host into y (outputs, rows, columns), and add the bias."""
     weight, bias = net.filters(layer)
     np.einsum("ok,kp->op", weight.reshape(len(weight), -1), columns, out=y.reshape(len(weight), -1), optimize=False)
     y += bias.reshape(-1, 1, 1)
 
 
 def scores_of_all(net: LeNet, version: Version, x: Array, batch: int) -> Floats:
-    """Scores of any number of images by batches of one size, the last one filled up with the first images."""
+    """Return scores of any number of images in batches of one size, the last one filled with the first images."""
     filled = np.resize(np.arange(len(x)), -(-len(x) // batch) * batch)
     parts = [net.scores(x[chosen], version.convolve) for chosen in filled.reshape(-1, batch)]
     return np.concatenate(parts)[: len(x)]
 
 
 def timed(judged: Measurement, summary: Summary) -> Measurement:
-    """With this time if it is right, else as it is."""
+    """Add this time if the measurement is right."""
     return replace(judged, compute=Times(summary)) if judged.status is Status.RIGHT else judged

@@ -25,7 +25,7 @@ _MOST_NBYTES: Final = 2**31  # Fashion-MNIST has 47 MB
 
 
 def read_idx(path: str | Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The array of an IDX file of unsigned bytes with that many dimensions.
+    """Read the array of an IDX file of unsigned bytes with that many dimensions.
 
     Raises InputError, with one line that says what is wrong, for a file that cannot be read, is no such IDX file, is
     damaged, shorter than its header says, or longer.

@@ -76,7 +76,7 @@ class Lesson:
     _maps: dict[int, dict[str, Activations]] = field(default_factory=dict)
 
     def jobs(self) -> Iterator[Job]:
-        """In the order of the tables."""
+        """Yield the jobs in the order of the tables."""
         for method in self.methods:
             yield f"{self.batch} {method.name}", partial(self._version_rows, method)
         yield f"{self.batch} engine", self._engine_rows
@@ -115,7 +115,7 @@ class Lesson:
         )
 
     def _version_rows(self, method: Method) -> list[Row]:
-        """The published table, accuracy and parts."""
+        """Return the published table, accuracy and parts."""
         numbers = method.numbers[: 1 if self.choice.quick else None]
         if obstacle := self._obstacle(method.variant, self.batch):
             names = [f"batch={i} {part}" for i in numbers for part in (*CONVOLUTIONS, "forward")]
@@ -143,7 +143,7 @@ class Lesson:
             yield from self._part_rows(method, times, sum(convolutions))
 
     def _part_rows(self, method: Method, times: ForwardTimes, convolutions: float) -> Iterator[Row]:
-        """What a forward pass is made of, in differences of medians."""
+        """Yield the parts of a forward pass, in differences of medians."""
         layers = times.layers.median_s
         parts = {"convolutions": convolutions, "copies and waiting": layers - convolutions}
         if method.variant in _ON_HOST:
@@ -155,7 +155,7 @@ class Lesson:
             yield Row(self.seed, "parts", str(self.batch), method.name, name, ours, variant=method.variant, note=note)
 
     def _sweep_rows(self, method: Method, batch: int) -> list[Row]:
-        """Both convolutions and the whole pass at a batch size."""
+        """Measure both convolutions and the whole pass at a batch size."""
         obstacle, x = self._obstacle(method.variant, batch), self._images(0, batch)
         if obstacle:
             return [self._row("batch", batch, method, name, obstacle) for name in (*CONVOLUTIONS, "forward")]
@@ -171,7 +171,7 @@ class Lesson:
             return rows
 
     def _tile_rows(self, method: Method) -> Iterator[Row]:
-        """Both convolutions with every tile or block."""
+        """Yield both convolutions with every tile or block."""
         for parameters in self._values(method.variant):
             text = " ".join(f"{name}={value}" for name, value in parameters.items())
             for layer in CONVOLUTIONS:
@@ -182,18 +182,18 @@ class Lesson:
                 yield row_of(self.seed, case, found, self.rig)
 
     def _problem(self, variant: str, layer: str, batch: int) -> Problem:
-        """A convolution as a version computes it: with the bias, unless its kernel takes none."""
+        """Return a convolution as a version computes it: with the bias, unless its kernel takes none."""
         known = self.rig.variants.get(variant)
         return self.net.shape.convolution(layer, batch, bias=known is None or known.takes_bias)
 
     def _values(self, variant: str) -> list[dict[str, int]]:
-        """One parameter after the other with each of its values, or with those asked for."""
+        """Return one parameter after the other with each of its values, or with those asked for."""
         known = self.rig.variants.get(variant)
         parameters = known.parameters if known else {}
         return [{name: value} for name, values in parameters.items() for value in self.choice.blocks or sorted(values)]
 
     def _engine_rows(self) -> list[Row]:
-        """The same net through `vgg16gpu.Engine`, and in float64."""
+        """Measure the same net through `vgg16gpu.Engine`, and in float64."""
         foreign = self.rig.device.foreign
         device = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
         rows = [self._judged(Method("float64"), self.expected)[1]]
@@ -211,7 +211,7 @@ class Lesson:
         return [*rows, self._row("lenet", self.batch, ENGINE, "batch=0 forward", forward)]
 
     def _obstacle(self, variant: str, batch: int) -> Measurement | None:
-        """Why a variant cannot be used at a batch size: what became of it with both convolutions."""
+        """Return why a variant cannot be used at a batch size: its failure in one of the convolutions."""
         if variant == SEQUENTIAL:
             return None
         if variant == COLUMNS:
@@ -224,7 +224,7 @@ class Lesson:
         return None
 
     def _columns_obstacle(self, batch: int) -> Measurement | None:
-        """Why the device has no columns for the host: no compiler, no room."""
+        """Return why the device has no columns for the host: no compiler, no memory."""
         try:
             ColumnsOnDevice(self.rig.device, self.net, batch).close()
         except Error as error:
@@ -232,7 +232,7 @@ class Lesson:
         return None
 
     def _measured(self, variant: str, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
-        """By random numbers."""
+        """Measure with random numbers."""
         try:
             return self.rig.measure(variant, parameters, problem, effort)
         except BrokenDeviceError as error:
@@ -256,7 +256,7 @@ class Lesson:
         return np.ascontiguousarray(self.x[chosen])
 
     def _judged(self, method: Method, scores: Floats) -> tuple[Measurement, Row]:
-        """What is to be said of the scores of `x`, and the row with the share of right answers."""
+        """Judge the scores of `x`; return the verdict, and the row with the share of right answers."""
         count = len(scores)
         judged = verdict(layer_error(scores, self.expected), f"scores of {count} images", TOLERANCE)
         right = int((scores.argmax(1) == self.data.heldout_labels[:count]).sum())
@@ -274,7 +274,7 @@ class Lesson:
         return replace(row, ours_percent=None) if method.variant in _ON_HOST else row  # the roofline is the device's
 
     def _row(self, table: str, batch: int, method: Method, name: str, found: Measurement) -> Row:
-        """A whole pass, which has no roofline, or anything that has no time."""
+        """Return the row of a whole pass, which has no roofline, or of anything that has no time."""
         seconds = found.seconds()
         key = self.seed, table, str(batch), method.name, name
         ours = None if seconds is None else 1e3 * seconds

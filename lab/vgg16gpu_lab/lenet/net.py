@@ -48,7 +48,7 @@ class Shape:
             raise InputError(f"LeNet takes images of {SMALLEST_IMAGE}x{SMALLEST_IMAGE} and larger, not {self.image}")
 
     def convolution(self, layer: str, batch: int, *, bias: bool = False) -> Problem:
-        """conv1 or conv2 for a batch, with its bias or without."""
+        """Return conv1 or conv2 for a batch, with its bias or without."""
         channels, outputs = _CHANNELS[layer]
         side = self.image if layer == "conv1" else self.image // 2
         return Problem(batch, channels, side, side, outputs, _KERNEL, padding=_PADDING[layer], bias=bias)
@@ -82,30 +82,30 @@ class LeNet:
     std: float
 
     def scores(self, x: Floats, convolve: Convolve) -> Floats:
-        """(N, 1, S, S) to (N, 10), in the precision of x; everything but the convolutions in numpy."""
+        """Compute (N, 10) from (N, 1, S, S), in the precision of x; everything but the convolutions in numpy."""
         for layer in CONVOLUTIONS:
             x = self.after_convolution(convolve(layer, x))
         return self.classify(x)
 
     def expected(self, x: Floats) -> Array64:
-        """The scores in float64."""
+        """Compute the scores in float64."""
         return self.scores(x.astype(np.float64), self.exact).astype(np.float64, copy=False)
 
     def exact(self, layer: str, x: Floats) -> Array64:
-        """A convolution in float64, with its bias."""
+        """Compute a convolution in float64, with its bias."""
         return self.shape.convolution(layer, len(x), bias=True).expected(x, *self.filters(layer))
 
     def filters(self, layer: str) -> tuple[Array, Array]:
-        """(weight, bias) of a convolution."""
+        """Return (weight, bias) of a convolution."""
         return self.parameters[f"{layer}.weight"], self.parameters[f"{layer}.bias"]
 
     def after_convolution(self, y: Floats) -> Floats:
-        """Maximum of 2x2, ReLU: the maximum first, as it commutes with the other and leaves a quarter to do."""
+        """Apply the maximum of 2x2, then ReLU: both orders agree, and this one leaves ReLU a quarter of the work."""
         positive: Floats = np.maximum(pooled(y), 0)
         return positive
 
     def classify(self, x: Floats) -> Floats:
-        """The fully connected layers."""
+        """Apply the fully connected layers."""
         y: Floats = np.reshape(x, (len(x), -1))
         for layer in FULLY_CONNECTED:
             y = y @ self.parameters[f"{layer}.weight"].T + self.parameters[f"{layer}.bias"]
@@ -113,7 +113,7 @@ class LeNet:
         return y
 
     def write(self, path: Path, classes: Sequence[str] = ()) -> None:
-        """The net as ONNX, any batch, with what `infer` needs to feed it."""
+        """Write the net as ONNX, any batch, with what `infer` needs to feed it."""
         metadata = {MEAN_KEY: json.dumps([self.mean]), STD_KEY: json.dumps([self.std])}
         metadata |= {LABELS_KEY: json.dumps(classes)} if classes else {}
         writer = ModelWriter(_graph(self.shape), self.shape.parameters, metadata)
@@ -126,7 +126,7 @@ class LeNet:
 
 
 def read_lenet(path: Path) -> LeNet:
-    """What `write` wrote. Raises ModelError for a file that is no ONNX model."""
+    """Read what `write` wrote. Raises ModelError for a file that is not an ONNX model."""
     file = open_onnx(path)
     parameters = {tensor.name: np.array(file.array(tensor)) for tensor in file.model.graph.initializer}
     metadata = {entry.key: parse_json(entry.value, entry.key) for entry in file.model.metadata_props}
@@ -135,7 +135,7 @@ def read_lenet(path: Path) -> LeNet:
 
 
 def pooled(y: Floats) -> Floats:
-    """Maximum of 2x2; an odd last row or column is dropped."""
+    """Return the maximum of 2x2; an odd last row or column is dropped."""
     rows, columns = y.shape[2] // 2 * 2, y.shape[3] // 2 * 2
     y = y[:, :, :rows, :columns]
     across = np.maximum(y[:, :, :, ::2], y[:, :, :, 1::2])
@@ -143,7 +143,7 @@ def pooled(y: Floats) -> Floats:
 
 
 def columns_of(x: Floats, problem: Problem) -> Floats:
-    """im2col on the host: (N, C * K * K, rows * columns) of the output, a copy."""
+    """Compute im2col on the host: (N, C * K * K, rows * columns) of the output, a copy."""
     k, s, p = problem.kernel, problem.stride, problem.padding
     padded = np.pad(x, ((0, 0), (0, 0), (p, p), (p, p)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (k, k), (2, 3))[:, :, ::s, ::s]

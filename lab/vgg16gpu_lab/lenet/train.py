@@ -29,7 +29,7 @@ _RECIPE = "1"  # to be counted up with every change of this file that changes th
 
 
 def trained_model(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Progress | None = None) -> Path:
-    """The ONNX file of the net for `data`, from the cache, or trained now and put there.
+    """Return the ONNX file of the net for `data`, from the cache, or trained now and put there.
 
     Raises KernelError when the cache has no room.
     """
@@ -41,7 +41,7 @@ def trained_model(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Pr
 
 
 def train(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Progress | None = None) -> LeNet:
-    """A new net; the same seed gives the same one on the same machine."""
+    """Train a new net; the same seed gives the same one on the same machine."""
     random = np.random.default_rng(seed)
     shape = Shape(data.image)
     parameters = initial(shape, random)
@@ -57,7 +57,7 @@ def train(data: Dataset, seed: int = 0, steps: int = STEPS, progress: Progress |
 
 
 def initial(shape: Shape, random: np.random.Generator) -> Parameters:
-    """Weights of He's variance, biases of zero."""
+    """Draw weights of He's variance; biases are zero."""
     return {
         name: (random.standard_normal(size, np.float32) * np.float32(math.sqrt(2 / math.prod(size[1:]))))
         if len(size) > 1
@@ -67,13 +67,13 @@ def initial(shape: Shape, random: np.random.Generator) -> Parameters:
 
 
 def rate(step: int, steps: int) -> float:
-    """Of learning: a straight way up, then half a cosine down to zero."""
+    """Return the learning rate: linear up, then half a cosine down to zero."""
     warm_up = min(_WARM_UP, steps)
     return RATE * min((step + 1) / warm_up, 1) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def shifted(pixels: Pixels, random: np.random.Generator) -> Pixels:
-    """Each image moved by up to SHIFT pixels both ways, black coming in."""
+    """Shift each image by up to SHIFT pixels both ways, black coming in."""
     side = pixels.shape[1]
     padded = np.pad(pixels[..., 0], ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), (1, 2))
@@ -83,7 +83,7 @@ def shifted(pixels: Pixels, random: np.random.Generator) -> Pixels:
 
 
 def loss_and_gradients(shape: Shape, parameters: Parameters, x: Floats, labels: Labels) -> tuple[float, Parameters]:
-    """Mean cross-entropy of a batch and its derivative by each parameter, in the precision of x."""
+    """Return the mean cross-entropy of a batch and its derivative by each parameter, in the precision of x."""
     backward: list[Callable[[Floats], Floats]] = []  # each turns d loss / d its result into d loss / d its input
     gradients: Parameters = {}
     for layer in CONVOLUTIONS:
@@ -125,7 +125,7 @@ def _convolve(
 
 
 def _summed(columns: Floats, problem: Problem) -> Floats:
-    """The opposite of im2col, for stride 1 without padding: what was copied to several places is added up."""
+    """Invert im2col, for stride 1 without padding: what was copied to several places is added up."""
     k, rows, width = problem.kernel, problem.out_height, problem.out_width
     parts = columns.reshape(problem.batch, problem.channels, k, k, rows, width)
     x = np.zeros(problem.x_shape, columns.dtype)

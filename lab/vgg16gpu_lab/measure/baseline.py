@@ -27,7 +27,7 @@ Measure: TypeAlias = Callable[[Device, Reference, Effort, Flush | None], Measure
 def measure_baseline(
     name: str, device: Device, reference: Reference, effort: Effort, flush: Flush | None
 ) -> Measurement:
-    """The time of a baseline; its status says so where there is none. Raises what `measure_cudnn` does otherwise."""
+    """Measure a baseline; its status says so where there is none. Raises what `measure_cudnn` does otherwise."""
     if reference.problem.bias:
         return Measurement(Status.REFUSED, f"{name} is asked for products alone: no bias")
     return _BASELINES[name](device, reference, effort, flush)
@@ -63,7 +63,7 @@ def _cudnn(
 
 
 def _numpy(_: Device, reference: Reference, effort: Effort, __: Flush | None) -> Measurement:
-    """The check itself, tap by tap in float64: what a host does without a kernel."""
+    """Measure the check itself, tap by tap in float64: what a host does without a kernel."""
     problem = reference.problem
     x, weight = reference.inputs
     one = wall(lambda: problem.expected(x, weight))

@@ -78,14 +78,14 @@ class BenchRig:
             return take_times(self.device, several, first, self.effort, None).warm
 
     def percent(self, problem: Problem | Network, seconds: float) -> float:
-        """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: by caches."""
+        """Return the least time on FFMA, arrays moved once, in percent of `seconds`; caches can make it exceed 100."""
         ceilings = self.ceilings
         least = max(problem.flop / ceilings.flop_per_s, problem.nbytes / ceilings.bytes_per_s)
         return 100 * least / seconds
 
     @property
     def method(self) -> str:
-        """How times are taken, for records."""
+        """Description of how times are taken, for records."""
         cold = self._flush.description if self._flush else "not measured"
         return self.effort.description(self.device.facts.kind, cold)
 
@@ -106,7 +106,7 @@ class BenchRig:
             self.device.build(kernels)
 
     def measure(self, name: str, parameters: Parameters, problem: Problem, effort: Effort | None = None) -> Measurement:
-        """What became of a variant with a problem. Raises BrokenDeviceError, naming it, if it broke the device."""
+        """Measure a variant with a problem. Raises BrokenDeviceError, naming it, if it broke the device."""
         if self.broken:
             raise BrokenDeviceError(self.broken)
         effort = effort or self.effort
@@ -116,7 +116,7 @@ class BenchRig:
         return self._done[key]
 
     def baseline(self, name: str, problem: Problem, effort: Effort | None = None) -> Measurement:
-        """What became of a library, or of the host, with a problem. Raises BrokenDeviceError once there is one."""
+        """Measure a library, or the host, with a problem. Raises BrokenDeviceError once there is one."""
         if self.broken:
             raise BrokenDeviceError(self.broken)
         effort = effort or self.effort
@@ -163,7 +163,7 @@ class BenchRig:
             self._tried.update(zip(cases, found, strict=True))
 
     def _outcome(self, name: str, work: Callable[[], Measurement]) -> Measurement:
-        """What `work` returns, or what becomes of what it raises. Raises BrokenDeviceError."""
+        """Return the result of `work`, or the outcome of its error. Raises BrokenDeviceError."""
         try:
             return work()
         except Exception as error:
@@ -179,14 +179,14 @@ class BenchRig:
         return measure_baseline(name, self.device, self._answer(problem, effort), effort, self._cold(effort))
 
     def _answer(self, problem: Problem, effort: Effort) -> Reference:
-        """The last one is kept: cases of one problem follow each other."""
+        """Return the reference; the last one is kept: cases of one problem follow each other."""
         found = self._reference
         if found is None or (found.problem, found.most_products) != (problem, effort.products):
             self._reference = found = Reference(problem, effort.products)
         return found
 
     def _estimate(self, kin: object, problem: Problem, effort: Effort) -> Measurement | None:
-        """Scaled from a smaller problem, conversion and computation apart, where a run would take too long."""
+        """Scale from a smaller problem, conversion and computation apart, where a run would take too long."""
         if kin not in self._largest:
             return None
         smaller, known = self._largest[kin]

@@ -70,7 +70,7 @@ class Effort:
     products: int = 10**9  # most in the float64 check of a problem; above, some rows are checked
 
     def description(self, kind: str, cold: str) -> str:
-        """How times are taken, for readers of records."""
+        """Describe how times are taken, for readers of records."""
         return DESCRIPTION.format(
             seconds=self.seconds,
             samples=self.samples,
@@ -81,7 +81,7 @@ class Effort:
 
 
 def choose_effort(kind: str, *, quick: bool = False, full: bool = False) -> Effort:
-    """What suits a kind of device; quick: seconds for a seed's table; full: all samples, however long they take."""
+    """Return the effort for a kind of device; quick: seconds for a seed's table; full: all samples, however long."""
     if quick:
         return Effort(seconds=0.05, samples=5, limit=1.0, cold=False, products=10**7)
     usual = Effort() if kind == "cuda" else Effort(limit=10.0)
@@ -113,7 +113,7 @@ class Measurement:
     output: str = ""  # what a compiler wrote, where it refused the kernel
 
     def seconds(self, scope: Scope = "compute", *, cold: bool = False) -> float | None:
-        """The median, of the computation alone or with more; None where there is none."""
+        """Return the median, of the computation alone or with more; None where there is none."""
         if self.estimate_s is not None:
             return None if cold else self.estimate_s + (self.estimate_convert_s if scope == "total" else 0.0)
         if scope == "setup":
@@ -146,13 +146,13 @@ class Flush:
         return f"a launch a sample, {self.nbytes >> 20} MiB are written before each"
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._device.unbind(self._copy)
         self._device.free(self._address)
 
 
 def flush_nbytes(kind: str, caches: Path = _CACHES) -> int:
-    """Bytes to write so that nothing else is left in the caches."""
+    """Return the bytes to write so that nothing else is left in the caches."""
     sizes = [path.read_text(encoding="ascii").strip() for path in caches.glob("index*/size")] if kind == "cpu" else []
     largest = max((int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes), default=0)
     return min(_MOST_FLUSH_NBYTES, max(_FLUSH_NBYTES[kind], (largest + (largest >> 2)) // 4096 * 4096))
@@ -162,7 +162,7 @@ class TimedTrial(Trial):
     """A trial whose parts can be timed."""
 
     def timed_run(self) -> tuple[Array, float, float]:
-        """What a run computes, and the seconds of its conversion and of its computation."""
+        """Return a run's result, and the seconds of its conversion and of its computation."""
         whole = self.convert, self.compute
         taken: list[float] = []
 
@@ -178,7 +178,7 @@ class TimedTrial(Trial):
         return y, convert, compute
 
     def bound(self, steps: Sequence[KernelLaunch], times: int) -> Callable[[], None]:
-        """These launches, so many times in a row."""
+        """Bind these launches, `times` times in a row."""
         return self._bind(tuple(steps) * times)
 
 
@@ -199,7 +199,7 @@ def measure(trial: TimedTrial, reference: Reference, effort: Effort, flush: Flus
 
 
 def verdict(error: float, checked: str, tolerance: float, judge: str = "float64") -> Measurement:
-    """Right or wrong, without a time yet; NaN is wrong. `judge` is what `checked` was compared with."""
+    """Return right or wrong, without a time yet; NaN is wrong. `judge` is what `checked` was compared with."""
     if error <= tolerance:
         return Measurement(Status.RIGHT, "", error, tolerance, checked)
     hint = " (something was not written, or read beside its array)" if math.isnan(error) else ""
@@ -216,7 +216,7 @@ def _times(
 def take_times(
     device: Device, bound: Callable[[int], Callable[[], None]], first: float, effort: Effort, flush: Flush | None
 ) -> Times:
-    """Of what `bound(n)` enqueues n times in a row, whose first run took `first` seconds.
+    """Measure `bound(n)`, which enqueues work n times in a row, and whose first run took `first` seconds.
 
     `flush` None: no cold caches.
     """

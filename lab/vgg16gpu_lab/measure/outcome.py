@@ -19,7 +19,7 @@ _MEANINGS: Final[Mapping[type[Exception], Status]] = {
 
 
 def outcome(error: Exception) -> Measurement:
-    """The status, the reason on a line, and the compiler's own text where it was the compiler that refused."""
+    """Return the status, the reason on a line, and the compiler's own text where it was the compiler that refused."""
     status = next((status for kind, status in _MEANINGS.items() if isinstance(error, kind)), Status.FAILED)
     if isinstance(error, KernelError) and error.output:
         return Measurement(status, str(error).partition(":\n")[0], output=error.output)
@@ -27,7 +27,7 @@ def outcome(error: Exception) -> Measurement:
 
 
 def _told(error: Exception) -> str:
-    """One line; for what is no error of ours also where it was raised."""
+    """Return one line; for an error of another package also where it was raised."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError):
         return f"in the host's memory: {text}"

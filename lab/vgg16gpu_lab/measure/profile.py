@@ -104,7 +104,7 @@ class Profile:
 
     @property
     def bound(self) -> str:
-        """What bounds it, as far as the readings tell."""
+        """Bound of the kernel, as far as the readings tell."""
         memory, busy = self.values.get(_BY_NAME["memory"]), self.values.get(_BY_NAME["multiprocessors"])
         if memory is None or busy is None:
             return "unknown: ncu gave no reading of memory or multiprocessors"
@@ -124,7 +124,7 @@ class Job:
 
 
 def find_ncu() -> Path | None:
-    """The first ncu on PATH or in CUDA_HOME, CUDA_ROOT, /usr/local/cuda."""
+    """Return the first ncu on PATH or in CUDA_HOME, CUDA_ROOT, /usr/local/cuda."""
     if on_path := shutil.which("ncu"):
         return Path(on_path)
     homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_ROOT")]
@@ -150,7 +150,7 @@ def profile(job: Job) -> tuple[tuple[Profile, ...], dict[str, Any]]:
 
 
 def read_csv(text: str) -> tuple[Profile, ...]:
-    """What `ncu --csv --print-units base` prints: a line for each metric of each launch, other lines in between."""
+    """Parse `ncu --csv --print-units base`: a line for each metric of each launch, other lines in between."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     launches: dict[str, dict[str, float | None]] = {}
     heads: dict[str, tuple[str, str, str]] = {}
@@ -162,7 +162,7 @@ def read_csv(text: str) -> tuple[Profile, ...]:
 
 
 def content(job: Job, found: Sequence[Profile], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON, for a record."""
+    """Return the profile as JSON, for a record."""
     return {
         "schema": SCHEMA,
         "variant": job.variant,
@@ -175,7 +175,7 @@ def content(job: Job, found: Sequence[Profile], environment: Mapping[str, Any]) 
 
 
 def told(launch: Profile) -> Iterator[tuple[str, str, str]]:
-    """(name, value with its unit, what it says) of each reading."""
+    """Yield (name, value with its unit, what it says) of each reading."""
     for reading in READINGS:
         value = launch.values.get(reading.metric)
         shown = "-" if value is None else f"{_digits(reading.factor * value)} {reading.unit}"

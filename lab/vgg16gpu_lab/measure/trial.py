@@ -48,7 +48,7 @@ def guard(step: KernelLaunch, facts: DeviceFacts) -> None:
 def guarded(
     variant: Variant, problem: Problem, parameters: Parameters, facts: DeviceFacts
 ) -> tuple[Launches, Places, int]:
-    """A variant's launches, where their arrays lie, and bytes in all. Raises RefusedError, InvalidLaunchError."""
+    """Return a variant's launches, the places of their arrays, and bytes. Raises RefusedError, InvalidLaunchError."""
     if reason := variant.lacks(facts) or variant.refuses(problem, parameters):
         raise RefusedError(f"{variant.name}: {reason}")
     if problem.bias and not variant.takes_bias:
@@ -109,13 +109,13 @@ class Trial:
         return self._read_into(y)
 
     def error(self, expected: Array64 | None = None) -> float:
-        """Norm-wise error against float64: |y - expected| / |expected|; NaN where something was not written."""
+        """Return the norm-wise error against float64: |y - expected| / |expected|; NaN where nothing was written."""
         if expected is None:
             expected = self.problem.expected(self.x, self.weight, self.bias)
         return layer_error(self.run(), expected)
 
     def trespass(self) -> str:
-        """Where a kernel has written that has nothing to write there: "behind y", "into x"; "" where none has."""
+        """Return where a kernel has written that must not write there: "behind y", "into x"; "" where none has."""
         for name, (offset, nbytes) in self._gaps.items():
             if not (self._read(offset, nbytes) == self.poison).all():
                 return name
@@ -123,7 +123,7 @@ class Trial:
         return next((f"into {name}" for name in changed), "")
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         with suppress(Error):  # of a device beyond use, which somebody is about to report
             if self._base:
                 self.device.free(self._base)  # waits for what may be under way
@@ -146,7 +146,7 @@ class Trial:
         self.device.synchronize()
 
     def _inputs(self) -> Iterator[tuple[str, Pointer, Array]]:
-        """What a kernel reads: its name, where it lies, and its values as they lie there."""
+        """Yield a kernel's inputs: name, place, and values as they lie there."""
         yield "x", self._places.x, in_layout(self.x, self.variant.x_layout)
         yield "weight", self._places.weight, self.weight
         if self.bias is not None:
@@ -174,7 +174,7 @@ class Trial:
             self.device.copy_on_device(self.device.constant(kernel, name), self._at(pointer), self.weight.nbytes)
 
     def _read_into(self, y: Array) -> Array:
-        """What was computed, (N, outputs, rows, columns), by way of an array that has room for it."""
+        """Return the result, (N, outputs, rows, columns), by way of an array that has room for it."""
         self.device.copy_out(y, self._at(self._places.y))
         self.device.synchronize()
         return channels_first(y, self.variant.y_layout)

@@ -116,7 +116,7 @@ class Usages:
 
 
 def resident(limits: Limits, threads: int, registers: int, shared_nbytes: int) -> tuple[int, str]:
-    """How many blocks a multiprocessor holds, and what allows no further one."""
+    """Return how many blocks a multiprocessor holds, and what allows no further one."""
     warps = -(-threads // 32)
     per_warp = _up(registers * 32, limits.register_unit)
     shared = _up(shared_nbytes + limits.reserved_nbytes, limits.shared_unit)
@@ -131,7 +131,7 @@ def resident(limits: Limits, threads: int, registers: int, shared_nbytes: int) -
 
 
 def usages(variants: Sequence[Variant]) -> Usages:
-    """What the kernels of these variants take: on the GPU if one works, else as nvcc compiles them for an H200's kind.
+    """Return the resources of these variants' kernels: on the GPU if one works, else as nvcc compiles for Hopper.
 
     Raises DeviceError where there is neither, KernelError for a kernel that does not compile.
     """
@@ -158,7 +158,7 @@ def usages(variants: Sequence[Variant]) -> Usages:
 
 
 def _card() -> CudaDevice | None:
-    """The GPU, if one works."""
+    """Return the GPU, if one works."""
     try:
         device: Device = open_device("cuda")[0]
     except DeviceError:
@@ -171,7 +171,7 @@ def _can_run(variant: Variant, capability: Version) -> bool:
 
 
 def _steps(variant: Variant) -> Iterator[KernelLaunch]:
-    """The launches of the first problem that it does, a kernel once."""
+    """Yield the launches of the first problem that it does, a kernel once."""
     parameters = variant.with_defaults({})
     problem = next((found for found in PROBLEMS if not variant.refuses(found, parameters)), None)
     if problem is None:
@@ -200,7 +200,7 @@ def _usage(variant: str, step: KernelLaunch, taken: KernelResources, limits: Lim
 
 
 def _compiled(kernels: Sequence[Kernel], nvcc: Path, arch: str) -> dict[Kernel, KernelResources]:
-    """What ptxas says of each, from the cache or from nvcc, as many at once as there are cores."""
+    """Return ptxas' report on each kernel, from the cache or from nvcc, as many at once as there are cores."""
     units = list(dict.fromkeys(CubinUnit(kernel.source, kernel.defines) for kernel in kernels))
     with ThreadPoolExecutor(usable_cores()) as pool:
         texts = dict(zip(units, pool.map(lambda unit: _said(unit, nvcc, arch), units), strict=True))

@@ -34,12 +34,12 @@ _GRIDS: Final = {
 
 
 def causes() -> tuple[Version, ...]:
-    """One for each combination: "host serial 1d" and so on."""
+    """Return one version for each combination: "host serial 1d" and so on."""
     return tuple(_version(*names) for names in product(_PLACES, _SUMS, _GRIDS))
 
 
 def unlike_published(setting: Setting) -> str:
-    """Which convolutions do not fit into the published shared array; nothing of a VGG."""
+    """Return which convolutions do not fit into the published shared array; "" for a VGG."""
     found = sites(setting.graph, setting.shape)
     others = [site.layer.y for site in found if isinstance(site.layer, Conv) and not kernels.fits_published(site)]
     reason = "not 3x3 or over 512 channels: shared memory as large as needed, not [512][3][3]"

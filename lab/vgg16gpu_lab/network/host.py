@@ -35,7 +35,7 @@ class SequentialNet:
         self._sites = sites(graph, shape)
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
+        """Return the scores (1, classes) of one image (1, C, H, W)."""
         value = x[0]
         for site in self._sites:
             value = _layer(site, value)
@@ -43,7 +43,7 @@ class SequentialNet:
         return scores
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to free."""
 
 
 class OnnxruntimeNet:
@@ -56,11 +56,11 @@ class OnnxruntimeNet:
         self._reference, self._given = Oracle(path), given
 
     def run(self, x: Array) -> Array:
-        """The scores (N, classes) of images (N, C, H, W)."""
+        """Return the scores (N, classes) of images (N, C, H, W)."""
         return self._reference.scores(np.ascontiguousarray(self._given.to_file(x)) if self._given else x)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to free."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Rounds:
 
 
 def work_of(graph: Graph, shape: Shape) -> Network:
-    """What a run on one image (1, C, H, W) has to do."""
+    """Return the work of a run on one image (1, C, H, W)."""
     weights = [(site.y_size, site.weight) for site in sites(graph, shape) if site.weight is not None]
     products = sum(outputs * math.prod(weight.shape[1:]) for outputs, weight in weights)
     nbytes = sum(weight.nbytes for _, weight in weights) + 4 * (math.prod(shape) + weights[-1][0])
@@ -90,7 +90,7 @@ def measure_network(
     *,
     most_s: float | None,
 ) -> list[Rounds]:
-    """Times of runs from host to host: one input `iterations` times.
+    """Measure runs from host to host: one input `iterations` times.
 
     Every input is checked first, or the first alone where all would take longer than the effort's limit. The last one
     checked is the input that is timed; its checked run is the single iteration. All further iterations are made, or
@@ -136,7 +136,7 @@ def _rounds(
 
 
 def _samples(running: Net, image: Array, iterations: int, effort: Effort, most_s: float | None) -> list[float]:
-    """Seconds of runs of an image."""
+    """Return the seconds of runs of an image."""
 
     def sample() -> float:
         return wall(lambda: running.run(image))
@@ -160,13 +160,13 @@ def _layer(site: Site, x: Array) -> Array:
 
 
 def _columns(site: Site, x: Array) -> Array:
-    """im2col: (C * rows * columns of the filter, output pixels)."""
+    """Compute im2col: (C * rows * columns of the filter, output pixels)."""
     windows = _windows(site, x, 0).transpose(0, 3, 4, 1, 2)
     return np.ascontiguousarray(windows).reshape(-1, site.y_shape[1] * site.y_shape[2])
 
 
 def _windows(site: Site, x: Array, beside: float) -> Array:
-    """(C, output rows, output columns, rows, columns of the window); `beside` the map."""
+    """Return (C, output rows, output columns, rows, columns of the window); `beside` the map."""
     window, pads = site.window, site.window.pads
     padded = np.pad(x, ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)), constant_values=beside)
     views: Array = np.lib.stride_tricks.sliding_window_view(padded, window.kernel, axis=(1, 2))

@@ -29,7 +29,7 @@ REPEATS: Final = {"cuda": 3, "cpu": 1}  # launches of a layer, by kind of device
 
 
 def layer_rows(network: NetworkRows, place: Place, rig: BenchRig) -> Iterator[Row]:
-    """A row for each layer; from the small image, scaled by FLOP, where there is one. A wrong answer: no time."""
+    """Yield a row for each layer; from the small image, scaled by FLOP, if there is one. Wrong answers have no time."""
     asked = sites(network.given.setting.graph, network.given.setting.shape)
     given = network.probe or network.given
     try:
@@ -46,7 +46,7 @@ def layer_rows(network: NetworkRows, place: Place, rig: BenchRig) -> Iterator[Ro
 
 
 def names(found: Sequence[Site]) -> list[str]:
-    """conv1_1, conv1_2, pool1, ... as VGG's layers are called; fully connected layers go on behind the last pool."""
+    """Return conv1_1, conv1_2, pool1, ... as in VGG; fully connected layers go on behind the last pool."""
     block, index, listed = 1, 0, []
     for site in found:
         index += 1
@@ -59,14 +59,14 @@ def names(found: Sequence[Site]) -> list[str]:
 
 
 def products(site: Site) -> int:
-    """Of a layer; of a pool what it compares."""
+    """Count the products of a layer, the comparisons of a pool."""
     if site.weight is None:
         return site.y_size * math.prod(site.window.kernel)
     return site.y_size * math.prod(site.weight.shape[1:])
 
 
 def _timed(given: Prepared) -> tuple[Measurement, list[tuple[Site, list[float]]]]:
-    """Whether the whole is right, and the seconds of each layer."""
+    """Return whether the whole is right, and the seconds of each layer."""
     setting, image = given.setting, given.x[:1]
     with closing(HostNet(setting.graph, setting.shape, setting.device, SERIAL)) as net:
         error = float(score_error(net.run(image), given.expected[:1]).max())

@@ -28,7 +28,7 @@ class PlainModel:
 
 
 def plain_model(path: Path, inputs: Path | None = None, size: int | None = None) -> PlainModel:
-    """The model at an image size, or at its own, with the inputs of a file or a folder, or the testbench's ten.
+    """Return the model at an image size, or at its own, with the inputs of a file or folder, or the testbench's ten.
 
     Raises ModelError for a model that a version of S5 cannot run, and InputError for inputs that do not fit it.
     """

@@ -31,7 +31,7 @@ _VARIANT: Final = "pool_columns_f32"
 
 
 def pool_rows(given: Prepared, place: Place) -> Iterator[Row]:
-    """For each pool, way to begin, and kind of map, a row; its size is the pool's input's."""
+    """Yield a row for each pool, way to begin, and kind of map; its size is the pool's input's."""
     for site in sites(given.setting.graph, given.setting.shape):
         if isinstance(site.layer, Pool):
             x = np.random.default_rng(site.x_size).standard_normal(site.x_shape, np.float32)
@@ -44,7 +44,7 @@ def pool_rows(given: Prepared, place: Place) -> Iterator[Row]:
 
 
 def run_pool(device: Device, site: Site, x: Array, *, zero: bool) -> Array:
-    """All that the kernel wrote: numbers, in order, whatever their place in memory."""
+    """Return all that the kernel wrote: numbers, in order, whatever their place in memory."""
     nbytes = aligned(x.nbytes)
     base = device.allocate(2 * nbytes)
     try:
@@ -68,7 +68,7 @@ def run_pool(device: Device, site: Site, x: Array, *, zero: bool) -> Array:
 
 
 def _tried(device: Device, site: Site, x: Array, *, zero: bool) -> tuple[float | None, Measurement]:
-    """Rows of the output, and how it differs from numpy's; from 0 it may only where that is below."""
+    """Return the rows of the output, and how it differs from numpy's; from 0 it may only where that is below."""
     try:
         written = run_pool(device, site, x, zero=zero)
     except Error as error:
@@ -86,7 +86,7 @@ def _tried(device: Device, site: Site, x: Array, *, zero: bool) -> tuple[float |
 
 
 def _numpys(x: Array) -> Array:
-    """(C, rows, columns) of windows of 2x2; an odd last row or column is dropped."""
+    """Return (C, rows, columns) maxima of 2x2 windows; an odd last row or column is dropped."""
     channels, height, width = x.shape
     rows, columns = height // 2, width // 2
     windows = x[:, : 2 * rows, : 2 * columns].reshape(channels, rows, 2, columns, 2)

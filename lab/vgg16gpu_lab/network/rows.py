@@ -35,7 +35,7 @@ class Version:
     remark: Callable[[Setting], str] = lambda _: ""  # what is to be said of it on a model
 
     def parameter(self, count: int) -> str:
-        """Of the row of so many iterations."""
+        """Return the parameter of the row of `count` iterations."""
         return f"iterations={count}" if self.is_named else ""
 
 
@@ -48,13 +48,13 @@ class Place:
     size: str
 
     def row(self, version: Version, found: Rounds) -> Row:
-        """Of a version, beside what was published."""
+        """Return a version's row, beside what was published."""
         name = self.seed, self.table, self.size, version.method, version.parameter(found.iterations)
         ours = None if found.mean_s is None else 1e3 * found.mean_s
         return Row(*name, ours, published().get(name), variant=version.variant, measurement=found.measurement)
 
     def refused(self, versions: Sequence[Version], reason: str) -> Iterator[Row]:
-        """Rows of a size that there is no network of."""
+        """Yield rows of a size that there is no network of."""
         for version in versions:
             for count in version.iterations:
                 yield self.row(version, Rounds(count, Measurement(Status.REFUSED, reason)))
@@ -82,7 +82,7 @@ class NetworkRows:
         self._work = work_of(model.graph, model.shape)
 
     def rows(self, place: Place, versions: Sequence[Version], tell: Tell, anyway: Sequence[str] = ()) -> Iterator[Row]:
-        """Those of a table; variants that are in `anyway` are run however long they take."""
+        """Yield the rows of a table; variants that are in `anyway` are run however long they take."""
         for done, version in enumerate(versions):
             tell(done, len(versions), f"{place.table} {place.size} {version.method}")
             estimated = () if version.variant in anyway else self._estimated(version)
@@ -108,7 +108,7 @@ class NetworkRows:
         return MOST_SECONDS if self._rig.device.facts.kind == "cuda" and not self._choice.quick else None
 
     def _estimated(self, version: Version) -> Sequence[Rounds]:
-        """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
+        """Scale from a small image what a CPU would take too long for; return nothing where it would not."""
         if self.probe is None:
             return ()
         setting, x, expected = self.probe.setting, self.probe.x, self.probe.expected
@@ -133,12 +133,12 @@ class NetworkRows:
 
 
 def scaled(limit: float) -> str:
-    """Why a time is an estimate."""
+    """Return why a time is an estimate."""
     return f"a run would take longer than {limit:g} s: that of VGG16 at {PROBE}x{PROBE}, scaled by FLOP (--full)"
 
 
 def _runs(found: Rounds) -> str:
-    """How many there were, where they are fewer than the row's name says."""
+    """Return the number of runs if it is below that of the row's name; else ""."""
     times = found.measurement.compute
     few = times is not None and times.warm.samples < found.iterations
     return f"{times.warm.samples} runs of {found.iterations} (--full: all)" if times and few else ""

@@ -17,7 +17,7 @@ _PREFIX = "vgg16gpu_own_"  # of the modules' names, so that none hides another p
 
 
 def own_variants(folder: Path) -> tuple[Variant, ...]:
-    """All `VARIANTS` of the modules in `folder`; tests and names with an underscore in front are left out.
+    """Load all `VARIANTS` of the modules in `folder`; tests and names with an underscore in front are left out.
 
     Their code is run. Raises InputError for a folder without any, a module that fails, and a name that is taken.
     """

@@ -161,7 +161,7 @@ def write_template(folder: Path, name: str) -> tuple[Path, Path, Path]:
 
 
 def _reserved(stem: str) -> str:
-    """What else a name is that a kernel, a Python module and a word of the command line share."""
+    """Return what else the shared name of kernel, Python module and command-line word means; "" if nothing."""
     if keyword.iskeyword(stem) or _CPP_WORD.fullmatch(stem):
         return "a word of Python or C++"
     if stem in ("all", "conftest"):

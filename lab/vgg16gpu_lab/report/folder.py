@@ -48,23 +48,23 @@ class Results:
     folder: Path = Path()
 
     def records(self, kind: Kind) -> tuple[Record, ...]:
-        """Those of a kind."""
+        """Return the records of a kind."""
         return tuple(record for record in self.found if record.kind is kind)
 
     def lab_folders(self) -> tuple[tuple[Record, ...], ...]:
-        """The experiments of the lab, together where they lie together."""
+        """Return the lab's experiments, grouped by folder."""
         folders: dict[Path, list[Record]] = {}
         for record in self.records(Kind.LAB):
             folders.setdefault(record.path.parent, []).append(record)
         return tuple(map(tuple, folders.values()))
 
     def name_of(self, record: Record) -> str:
-        """How a record's file is called on the page."""
+        """Return a record's file name on the page."""
         return str(SHOWN / record.path.relative_to(CHECKOUT)) if self.is_package else str(record.path)
 
 
 def find_results(named: Sequence[Path] = (), *, package: bool = False) -> Results:
-    """The records that are named, as files or folders; the package's own; or those that the current folder has.
+    """Return the records that are named, as files or folders; the package's own; or those of the current folder.
 
     Without a name it is the package's own where the current folder has none. Raises InputError for what is named and
     cannot be read or is no record, and where there are no records of the package's.
@@ -81,7 +81,7 @@ def find_results(named: Sequence[Path] = (), *, package: bool = False) -> Result
 
 
 def read_json(path: Path) -> Content:
-    """A JSON object. Raises InputError for anything else."""
+    """Read a JSON object. Raises InputError for anything else."""
     found = claims_records.read_json(path, _REMEDY)
     if not isinstance(found, dict):
         raise InputError(f"'{path}' is no record: a JSON object is expected; {_REMEDY}")
@@ -89,7 +89,7 @@ def read_json(path: Path) -> Content:
 
 
 def each(records: Iterable[Record], show: Callable[[Record], Shown]) -> list[Shown]:
-    """What `show` makes of every record. Raises InputError, naming the file, where it lacks what its kind has."""
+    """Apply `show` to every record. Raises InputError, naming the file, where it lacks what its kind has."""
     return [_shown(record, show) for record in records]
 
 
@@ -121,9 +121,9 @@ def _named(path: Path) -> Iterator[Record]:
 
 
 def _in_folder(folder: Path, *, is_named: bool = True) -> Iterator[Record]:
-    """The records of a folder, by their names, then those of the folders in it that commands write to.
+    """Yield the records of a folder, by their names, then those of the folders in it that commands write to.
 
-    Where nobody has named the folder, its files are somebody's: what cannot be read is no record.
+    Unless the user has named the folder, files that cannot be read are no records.
     """
     for place in _places(folder):
         for path in sorted(place.glob("*.json"), key=lambda path: path.stem):
@@ -139,7 +139,7 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _found(path: Path, *, is_named: bool) -> Record | None:
-    """The record of a file that may be none. Raises InputError if it has to be one."""
+    """Return the record of a file that may be none. Raises InputError if it has to be one."""
     if is_named and is_called_a_record(path.stem):
         return _record(path)
     try:
@@ -150,7 +150,7 @@ def _found(path: Path, *, is_named: bool) -> Record | None:
 
 
 def _record(path: Path) -> Record:
-    """What a file says. Raises InputError for one that is no record."""
+    """Read a record. Raises InputError for another file."""
     content = read_json(path)
     kind = kind_of(content)
     if kind is None:

@@ -50,7 +50,7 @@ _NAMES: Final = (
 
 
 def kind_of(content: Mapping[str, Any]) -> Kind | None:
-    """Which kind of record it is; None for what is none that the page shows."""
+    """Return which kind of record it is; None for what is none that the page shows."""
     for kind, keys in _KEYS.items():
         if all(key in content for key in keys):
             return None if kind is Kind.LAB and content["experiment"] not in EXPERIMENTS else kind

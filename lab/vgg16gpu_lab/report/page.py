@@ -66,7 +66,7 @@ SECTIONS: Final = (
 
 
 def page(results: Results) -> str:
-    """The whole document; the same records give the same bytes. Raises InputError for a record that is broken."""
+    """Return the whole document; the same records give the same bytes. Raises InputError for a broken record."""
     links = [element("a", section.title, href=f"#{section.name}") for section in SECTIONS]
     body = element(
         "body",

@@ -10,7 +10,7 @@ from vgg16gpu_lab.variant import Variant
 
 
 def variants() -> tuple[Variant, ...]:
-    """All that the package has, in reading order."""
+    """Return all variants of the package, in reading order."""
     return tuple(sorted(_found(), key=lambda variant: (variant.order, variant.name)))
 
 

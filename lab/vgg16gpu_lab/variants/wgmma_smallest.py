@@ -17,19 +17,19 @@ _PACKERS: Final = 256  # threads of a block
 
 
 def _channels(problem: Problem) -> tuple[int, int]:
-    """(CP, OCP): channels of input and output as they are stored."""
+    """Return (CP, OCP): channels of input and output as they are stored."""
     stored, outputs = (_CHANNELS * ceil_div(count, _CHANNELS) for count in (problem.channels, problem.outputs))
     return stored, outputs
 
 
 def _sizes(problem: Problem) -> tuple[int, int]:
-    """Float16 numbers of the pixels and of the filters."""
+    """Return the counts of float16 numbers of the pixels and of the filters."""
     stored, outputs = _channels(problem)
     return problem.batch * problem.height * problem.width * stored, problem.kernel**2 * outputs * stored
 
 
 def _filters_at(problem: Problem) -> int:
-    """Bytes from the pixels to the filters."""
+    """Return the bytes from the pixels to the filters."""
     return ceil_div(_HALF * _sizes(problem)[0], ALIGNMENT) * ALIGNMENT
 
 

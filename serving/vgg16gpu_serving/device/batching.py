@@ -34,7 +34,7 @@ class Queue(Generic[Sender]):
         return len(self._items)
 
     def add(self, item: Item[Sender]) -> None:
-        """Behind all others."""
+        """Append an item."""
         self._items.append(item)
 
     def drop(self, is_unwanted: Callable[[Item[Sender]], bool]) -> list[Item[Sender]]:
@@ -54,7 +54,7 @@ class Queue(Generic[Sender]):
         return sum(len(item) for item in self._items if item.asked.kind == first.kind) >= self._largest
 
     def take(self) -> list[Item[Sender]]:
-        """The next batch: of the kind of the first item all that fit, in their order."""
+        """Take the next batch: of the kind of the first item all that fit, in their order."""
         batch: list[Item[Sender]] = []
         left: deque[Item[Sender]] = deque()
         room, is_open = self._largest, True

@@ -77,7 +77,7 @@ class DeviceLoop:
         beat: Callable[[], None],
         pictures: Pictures | None = None,
     ) -> None:
-        """pictures: makes the way of those that the device resizes, behind the lane of pixels."""
+        """Open the lanes; pictures: makes the lane of those that the device resizes, behind the lane of pixels."""
         self._engine, self._description, self._delay, self._beat = engine, description, max_delay, beat
         self._layout = SlotLayout.of(description)
         self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
@@ -99,7 +99,7 @@ class DeviceLoop:
         self._pictures = self._stack.enter_context(pictures(self._lanes[Kind.PIXELS])) if pictures else None
 
     def close(self) -> None:
-        """Give back what it holds of the engine and the system."""
+        """Free its resources of the engine and the system."""
         self._stack.close()
         self._selector.close()
         for peer in self._peers:
@@ -123,7 +123,7 @@ class DeviceLoop:
         return slowest
 
     def serve(self, listener: socket.socket, until: Connection) -> None:
-        """Until `until` ends; what comes there is answered (`children.py`). Raises DeviceError and KernelError."""
+        """Serve until `until` ends; its messages are answered (`children.py`). Raises DeviceError and KernelError."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(until, selectors.EVENT_READ)
@@ -154,7 +154,7 @@ class DeviceLoop:
             self._selector.register(accepted, selectors.EVENT_READ, peer)
 
     def _read(self, peer: Peer) -> None:
-        """All that is there of one front end."""
+        """Read all messages of one front end."""
         while peer.is_open:
             try:
                 nbytes = peer.socket.recv_into(self._buffer) if peer.memory else self._greet(peer)
@@ -168,7 +168,7 @@ class DeviceLoop:
             self._take(peer, Asked.unpacked(self._buffer[:nbytes]))
 
     def _greet(self, peer: Peer) -> int:
-        """The first message, into the buffer, and the slots."""
+        """Receive the first message, into the buffer, and the slots; return its bytes."""
         message, descriptors, _, _ = socket.recv_fds(peer.socket, len(self._buffer), 1)
         for descriptor in descriptors:
             peer.memory = SlotMemory(descriptor, self._layout)
@@ -283,7 +283,7 @@ class DeviceLoop:
 
 
 def _inputs(items: list[Item[Peer]], nbytes: int) -> list[Bytes]:
-    """The first bytes of the input of every slot."""
+    """Return the first bytes of the input of every slot."""
     return [memory.input(slot, nbytes) for item in items if (memory := item.sender.memory) for slot in item.asked.slots]
 
 

@@ -114,7 +114,7 @@ class PictureLane(Closing):
             self._lane.receive(sent)
 
     def _parts(self, rows: Sequence[SampleRow]) -> Iterator[slice]:
-        """As many rows at once as there is room for."""
+        """Yield slices of as many rows as there is memory for."""
         first = taken = 0
         for number, row in enumerate(rows):
             needed = self._files.needed(row)
@@ -125,7 +125,7 @@ class PictureLane(Closing):
         yield slice(first, len(rows))
 
     def _bring(self, rows: Sequence[SampleRow], data: Sequence[Bytes], images: int) -> set[int]:
-        """Images of rows to an address. Those of files that are refused, which come back, are black.
+        """Write images of rows to an address; return the rows of refused files, which are black.
 
         Nobody but front ends decodes these: this is the only thread of a device. What was decoded is made zero behind
         the kernel that reads it, as a decoder may leave parts of a damaged picture as they were.
@@ -154,7 +154,7 @@ class PictureLane(Closing):
         return {row.file for i, row in enumerate(rows) if row.nbytes and i not in there}
 
     def _uploaded(self, row: SampleRow, data: Bytes, address: int) -> SampleRow:
-        """Pixels as they are; black in place of a file that is refused."""
+        """Upload pixels; black in place of a file that is refused."""
         if row.nbytes:
             self._files.upload(address, self._black)
             return SampleRow(row.file, 0, "", 0)
@@ -169,7 +169,7 @@ class PictureLane(Closing):
 
 
 def _a_file() -> Picture:
-    """A JPEG file, black."""
+    """Return a black JPEG file."""
     written = io.BytesIO()
     Image.new("RGB", (96, 64)).save(written, "JPEG")
     data = written.getvalue()

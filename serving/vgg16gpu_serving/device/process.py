@@ -68,18 +68,18 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
 
 
 def _used_nbytes(engine: Engine) -> int:
-    """Of the card's memory; without a card of this process's own."""
+    """Return the used bytes of the card's memory; without a card those of this process."""
     foreign = engine.device.foreign
     return foreign.used_nbytes() if foreign else _resident_nbytes()
 
 
 def _resident_nbytes() -> int:
-    """Memory that this process has."""
+    """Return the resident bytes of this process."""
     return whole_number(Path("/proc/self/statm").read_text().split()[1], "statm", 0, 1 << 52) * mmap.PAGESIZE
 
 
 def built(choice: EngineChoice) -> Engine:
-    """The engine, with batch sizes of powers of two up to the largest. Raises what Engine raises."""
+    """Build the engine, with batch sizes of powers of two up to the largest. Raises what Engine raises."""
     from vgg16gpu.devices import open_device  # noqa: PLC0415 - beside its only use
 
     opened = open_device(choice.device, choice.threads)
@@ -98,7 +98,7 @@ def built(choice: EngineChoice) -> Engine:
 
 
 def _pictures(engine: Engine, preprocess: Preprocess, *, decodes: bool) -> Pictures:
-    """What makes the way of pictures. Raises DeviceError where the device cannot decode, and should."""
+    """Return the factory of the pictures' lane. Raises DeviceError where the device should decode and cannot."""
     codec = codec_for(engine.device, GPU) if decodes else None
     spec = InputSpec(engine.program.input.shape[1:], preprocess=preprocess)
     return lambda lane: PictureLane(engine, lane, spec, codec, engine.program.batch)
@@ -107,7 +107,7 @@ def _pictures(engine: Engine, preprocess: Preprocess, *, decodes: bool) -> Pictu
 def describe(
     engine: Engine, asked: tuple[str, ...] | None, room_nbytes: int = 0, *, decodes: bool = False
 ) -> Description:
-    """What it takes and gives; outputs are called as they were asked for. room_nbytes, decodes: as in Description.
+    """Describe inputs and outputs; outputs have the requested names. room_nbytes, decodes: as in Description.
 
     Raises InputError where an output has no row for each image.
     """

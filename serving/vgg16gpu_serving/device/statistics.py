@@ -26,29 +26,29 @@ class Statistics:
         self._images = self._files = self._refused = 0
 
     def add_success(self, seconds: float, queued: float, computed: float) -> None:
-        """A request that is answered, so long after it was sent: it waited, and then its batch took so long."""
+        """Record total, queue and compute seconds of an answered request."""
         for name in _COMPUTE:
             self._add(name, computed if name == _INFER else 0.0)
         self._add("queue", queued)
         self._add("success", seconds)
 
     def add_fail(self, seconds: float) -> None:
-        """A request that got an error."""
+        """Record a request that got an error, after `seconds`."""
         self._add("fail", seconds)
 
     def add_batch(self, images: int, seconds: float) -> None:
-        """A run of so many images."""
+        """Record a run of `images` images."""
         self._images += images
         self._batches[images] += 1
         self._batch_seconds[images] += seconds
 
     def add_files(self, count: int, refused: int) -> None:
-        """Pictures that the device was asked to decode, and how many of these it did not."""
+        """Record pictures that the device was asked to decode, and how many of these it refused."""
         self._files += count
         self._refused += refused
 
     def told(self) -> dict[str, Any]:
-        """As in `model_stats`, without the model's name."""
+        """Return the statistics of `model_stats`, without the model's name."""
         return {
             "inference_count": self._images,
             "execution_count": sum(self._batches.values()),
@@ -75,7 +75,7 @@ def _duration(count: int, seconds: float) -> dict[str, int]:
 
 
 def added_up(devices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What several device processes told, as if one had done it all; it is what one of them told where there is one."""
+    """Add up the statistics of device processes, as if one had done it all; those of a single one stay."""
     total: dict[str, Any] = {"inference_count": 0, "execution_count": 0, "inference_stats": {}}
     batches: dict[int, dict[str, int]] = {}
     for told in devices:

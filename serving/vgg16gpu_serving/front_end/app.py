@@ -102,7 +102,7 @@ class App:
             document()
 
     async def handle(self, call: Call) -> Reply:
-        """The answer, also to what is wrong; raises nothing."""
+        """Answer a request, also a wrong one; raises nothing."""
         try:
             return await self._route(call)
         except RefusedError as error:
@@ -190,7 +190,7 @@ class App:
         return _json({"model_stats": [told]})
 
     async def _exposed(self, call: Call) -> Reply:
-        """All processes' metrics: they share files, which take some milliseconds to read."""
+        """Return all processes' metrics: they share files, which take some milliseconds to read."""
         text, kind = await self._workers.run(self._metrics.exposed, CancelToken(call.deadline))
         return Reply(200, text, [("content-type", kind)])
 
@@ -223,7 +223,7 @@ class App:
         return await self._answered(request, call.deadline, as_files=False)
 
     async def _answered(self, request: answers.Request, deadline: float, *, as_files: bool) -> Reply:
-        """as_files: whether the device may decode pictures. Raises RefusedError; of status UNDECODED if it refuses."""
+        """Answer a request. as_files: whether the device may decode. Raises RefusedError, UNDECODED if it refuses."""
         lease = self._pool.lease(len(request))
         began = time.monotonic()
         kind = await self._filled(request, lease, CancelToken(deadline), as_files=as_files)
@@ -248,7 +248,7 @@ class App:
     async def _beside(
         self, call: Callable[[], Result], lease: Lease, token: CancelToken, *, is_last: bool = False
     ) -> Result:
-        """What a call gives that uses slots, by a thread. The lease ends with an error, or if it `is_last`."""
+        """Run a call that uses slots in a thread. The lease ends with an error, or if it `is_last`."""
         try:
             result = await self._workers.run(call, token, partial(self._pool.give_back, lease))
         except asyncio.CancelledError:
@@ -291,7 +291,7 @@ class App:
         return Kind.PIXELS
 
     async def _rows(self, request: answers.Request, token: CancelToken) -> npt.NDArray[Any]:
-        """As the kernels read them."""
+        """Return the rows as the kernels read them."""
         return await self._decoded(request, token) if request.rows is None else self._ordered(request.rows)
 
     async def _decoded(self, request: answers.Request, token: CancelToken) -> npt.NDArray[np.uint8]:
@@ -302,7 +302,7 @@ class App:
             self._metrics.decoded(time.monotonic() - began)
 
     def _ordered(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Numbers or pixels of a request as the kernels read them."""
+        """Return numbers or pixels of a request as the kernels read them."""
         if rows.dtype == np.uint8:
             preprocess = self._served.preprocess
             return in_channel_order(rows, preprocess) if preprocess else rows
@@ -318,7 +318,7 @@ class App:
 
 
 def refusal(error: RefusedError) -> Reply:
-    """What is said of a request that is refused."""
+    """Return the reply to a refused request."""
     reply = _json({"error": str(error)}, error.status)
     if error.retry:
         reply.headers.append(("retry-after", "1"))
@@ -328,7 +328,7 @@ def refusal(error: RefusedError) -> Reply:
 
 
 def _lacked(extension: str, rest: list[str], call: Call) -> Reply:
-    """What Triton answers without an extension. Raises RefusedError (501)."""
+    """Return Triton's reply without an extension. Raises RefusedError (501)."""
     if extension.endswith("sharedmemory") and rest == ["status"]:
         return _only("GET", call) or _json([])  # no region is registered
     raise RefusedError(501, f"this server does not support {_MISSING[extension]}")
@@ -346,7 +346,7 @@ def _reply(body: answers.Body) -> Reply:
 
 
 def _only(method: str, call: Call) -> Reply | None:
-    """The refusal of another method; None for the right one."""
+    """Return the refusal of another method; None for the right one."""
     if call.method == method or (call.method, method) == ("HEAD", "GET"):
         return None
     reply = _json({"error": f"{method} is the method of this path"}, 405)

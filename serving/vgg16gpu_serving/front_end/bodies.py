@@ -36,7 +36,7 @@ class Bodies:
 
 
 def bodies_nbytes(bounds: Bounds) -> int:
-    """Memory that bodies take at most: what is read, and copies of it that are worked on."""
+    """Return the most bytes that bodies take: those that are read, and copies that are worked on."""
     return 2 * (bounds.bodies + bounds.body)
 
 
@@ -69,7 +69,7 @@ class Body:
         return found
 
     async def _pieces(self) -> memoryview:
-        """Each piece is copied as it comes."""
+        """Read the body, copying each piece as it comes. Raises for one that breaks off."""
         data = np.empty(self.length, np.uint8).data
         place = 0
         async for piece in self._protocol:

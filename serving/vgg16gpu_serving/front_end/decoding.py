@@ -28,7 +28,7 @@ _WAITING: Final = 32  # times the pixels of a picture: what two threads decode i
 
 
 def decoding_nbytes(bounds: Bounds) -> int:
-    """Memory that the threads of a front end take at most: each has a picture."""
+    """Return the most bytes that the threads of a front end take: each has a picture."""
     return PIXEL_NBYTES * (_QUICK * QUICK_PIXELS + _SLOW * bounds.pixels)
 
 

@@ -41,7 +41,7 @@ class LogFile:
         os.close(self._descriptor)
 
     def __reduce__(self) -> Any:
-        """Only on the way into a process that is being started."""
+        """Pickle the descriptor, only on the way into a process that is being started."""
         return _inherited, (reduction.DupFd(self._descriptor),)
 
 

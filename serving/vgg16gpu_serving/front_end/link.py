@@ -149,10 +149,10 @@ class Links:
         return any(link.is_ready for link in self._links)
 
     async def ask(self, kind: Kind, lease: Lease | None, deadline: float) -> Answer:
-        """The answer of the device process with the fewest images under way; equal ones take turns.
+        """Ask the device process with the fewest images under way; equal ones take turns. Return the answer.
 
-        deadline: of CLOCK_MONOTONIC; what has not begun by then is dropped, as is that of a cancelled caller.
-        With the answer the lease is the caller's again. Raises RefusedError, and then has the lease.
+        deadline: of CLOCK_MONOTONIC; what has not begun by then is dropped, as is that of a cancelled caller. With the
+        answer the lease is the caller's again. Raises RefusedError, and then has the lease.
         """
         self._turn = (self._turn + 1) % len(self._links)
         ready = [link for link in self._links[self._turn :] + self._links[: self._turn] if link.is_ready]
@@ -163,7 +163,7 @@ class Links:
         return await min(ready, key=lambda link: link.images).ask(kind, lease, deadline)
 
     async def ask_each(self, kind: Kind, deadline: float) -> list[Answer]:
-        """The answers of all device processes that take requests. Raises RefusedError where none answers."""
+        """Return the answers of all device processes that take requests. Raises RefusedError where none answers."""
         asked = [link.ask(kind, None, deadline) for link in self._links if link.is_ready]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         if found := [answer for answer in answers if isinstance(answer, Answer)]:

@@ -31,7 +31,7 @@ _PICTURES: Final = 8  # that the device's room holds at least
 
 
 def limit_pixels(most: int) -> None:
-    """Have Pillow refuse larger pictures in this process."""
+    """Limit Pillow to pictures of this size in this process."""
     Image.MAX_IMAGE_PIXELS = -(-most // 2)  # twice as many are an error
 
 
@@ -57,7 +57,7 @@ def costs_of(pictures: Sequence[Encoded]) -> list[Cost]:
 
 
 def decoded(served: Served, pictures: Sequence[Encoded], token: CancelToken, first: int = 0) -> Pixels:
-    """(N, H, W, C) in the network's order of channels. Raises RefusedError: 400, 413 for too many pixels, 503 if late.
+    """Decode to (N, H, W, C) in the network's channel order. Raises RefusedError: 400, 413 if too large, 503 if late.
 
     first: the number by which errors call the first one.
     """
@@ -138,7 +138,7 @@ class DevicePictures:
         return shape
 
     def _put_pixels(self, plan: Planned, row: Bytes) -> bool:
-        """False where it has to be fitted after all: it has no room, or is damaged."""
+        """Decode into the row; False where it has to be fitted after all: it is too large, or damaged."""
         height, width = plan.shape
         place = room_for(row, height * width * self._decoder.channels)
         if place is None or place.nbytes > self._most or not self._decoder.decode_into(plan.data, place):

@@ -122,7 +122,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
 
 
 def _bound_reading(seconds: float) -> bool:
-    """Have the system end connections that take nothing in for so long; whether this process listens yet.
+    """End connections that take nothing in for `seconds`; return whether this process listens yet.
 
     A client that reads nothing would keep its connection, one of so many, for ever. Connections inherit it.
     """
@@ -134,7 +134,7 @@ def _bound_reading(seconds: float) -> bool:
 
 
 def _socket(descriptor: str) -> socket.socket | None:
-    """A second handle of a socket that listens for TCP; None for whatever else the descriptor is."""
+    """Return a second handle of a socket that listens for TCP; None for any other descriptor."""
     try:
         copy = os.dup(whole_number(descriptor, "a descriptor", 0, 1 << 30))
     except OSError:  # that of the folder that was listed
@@ -203,7 +203,7 @@ class Handler:
         self._told(scope, identity, reply.status, began, len(reply.body))
 
     async def _answered(self, scope: Any, protocol: Any, body: Body, began: float) -> Any:
-        """The reply; None where the client has hung up before there was one."""
+        """Return the reply; None where the client has hung up before there was one."""
         deadline = began + self._bounds.deadline
         watch = Watch(protocol, deadline)
         try:
@@ -267,7 +267,7 @@ class Watch:
 
 
 def _identity(given: str | None) -> str:
-    """The client's own name of a request where it is short and printable, else a new one."""
+    """Return the client's own name of a request where it is short and printable, else a new one."""
     if given and len(given) <= _NAME_CHARACTERS and given.isascii() and given.isprintable():
         return given
     return f"{_PROCESS}-{next(_COUNT):x}"
@@ -288,7 +288,7 @@ def _log_access(scope: Any, identity: str, status: int, seconds: float, nbytes: 
 
 
 def _open_log(file: LogFile | None) -> None:
-    """Each request as a line of JSON."""
+    """Log each request as a line of JSON."""
     if file is None:
         return
     _log.addHandler(AccessLog(file))

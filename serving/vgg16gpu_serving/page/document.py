@@ -11,7 +11,7 @@ from importlib import resources
 
 @cache
 def document() -> tuple[bytes, list[tuple[str, str]]]:
-    """The file's bytes, and the headers that go with it. Raises nothing: the file is part of the package."""
+    """Return the file's bytes, and its headers. Raises nothing: the file is part of the package."""
     text = resources.files("vgg16gpu_serving.page").joinpath("page.html").read_text(encoding="utf-8")
     style, script = (_digest(re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)) for tag in ("style", "script"))
     policy = (

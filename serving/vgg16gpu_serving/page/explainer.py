@@ -43,7 +43,7 @@ class Explainer:
         self._gradients: tuple[Device, Gradients, str] | None = None  # those of this value
 
     def maps(self, image: Images, layer: str, most: int) -> tuple[Array, list[int]]:
-        """(1, K, H, W) float32, the `most` feature maps with the largest mean magnitude, and which channels they are.
+        """Return the `most` feature maps with the largest mean magnitude, (1, K, H, W) float32, and their channels.
 
         image: (1, C, H, W) float32 or (1, H, W, C) uint8, as the kernels read it. Raises what Engine raises.
         """
@@ -55,7 +55,7 @@ class Explainer:
         return np.ascontiguousarray(found[:, order]), order.tolist()
 
     def gradient(self, image: Images, class_index: int) -> Array:
-        """That of a score to the normalised image, in the file's own shape. Raises ModelError for ops without one."""
+        """Return a score's gradient to the normalised image, in the file's shape. Raises ModelError, InputError."""
         graph = self._model.graph()
         x = self._normalised(_pixels(image)) if image.dtype == np.uint8 else _numbers(image)
         shapes = infer_shapes(graph, x.shape)
@@ -97,7 +97,7 @@ class Explainer:
         return self._layers[layer]
 
     def _opened_gradients(self, graph: Graph, value: str) -> Gradients:
-        """Those of a value, kept until another one is asked for: nearly all models have one for all their classes."""
+        """Return the gradients of a value, kept until another is asked for: most models have one for all classes."""
         from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who asks for maps alone does without
 
         if self._gradients and self._gradients[2] == value:

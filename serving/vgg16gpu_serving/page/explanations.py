@@ -37,7 +37,7 @@ class Explanations:
         )  # one for the question that is answered, and each that waits
 
     def told(self) -> dict[str, Any]:
-        """Which layers and how many classes can be asked for. Raises RefusedError (404) where nothing can."""
+        """Return the layers and the number of classes to ask for. Raises RefusedError (404) where there are none."""
         known = self._known()
         description = self._served.description
         return {
@@ -74,7 +74,7 @@ class Explanations:
             raise _bad("the input holds NaN or Inf; clean the data")
 
     async def explain(self, request: Request, rows: npt.NDArray[Any], decode: float, token: CancelToken) -> Body:
-        """The answer. rows: the image as the kernels read it. decode: seconds. Raises RefusedError."""
+        """Answer a question. rows: the image as the kernels read it. decode: seconds. Raises RefusedError."""
         asked, began = request.parameters, time.monotonic()
         question = Question(
             asked.get("layer"),
@@ -143,7 +143,7 @@ class Explanations:
     def _body(
         self, request: Request, rows: npt.NDArray[Any], outputs: list[Any], raw: bytes, times: dict[str, int]
     ) -> Body:
-        """With the image as it was fitted behind, where it is one."""
+        """Return the body, with the fitted image behind it if there is one."""
         preprocess, pixels = self._served.preprocess, b""
         if rows.dtype == np.uint8:
             rgb = rows[..., ::-1] if preprocess and preprocess.channel_order == "bgr" else rows

@@ -12,7 +12,7 @@ from vgg16gpu_serving.served import Explainable, Tensor
 
 
 def explainable(model: Model, sample: Shape) -> Explainable:
-    """Of a model for images of one size. sample: a row of the input, as the file has it."""
+    """Return what can be explained of a model for images of one size. sample: an input's row, as the file has it."""
     loaded = model.loaded()
     try:
         shapes = infer_shapes(loaded, (1, *sample))

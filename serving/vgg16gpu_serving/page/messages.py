@@ -40,31 +40,31 @@ class Question:
 
 
 def socket_beside(path: str) -> str:
-    """Of the process that explains, in the folder of the device process' socket."""
+    """Return the path of the explaining process' socket, in the folder of the device process' socket."""
     return str(Path(path).with_name("explain"))
 
 
 def packed(head: Mapping[str, Any], binary: bytes | memoryview) -> bytes:
-    """As bytes."""
+    """Pack a message into bytes."""
     text = json.dumps(head).encode()
     raw = memoryview(binary).cast("B")
     return b"".join((_LENGTHS.pack(len(text), len(raw)), text, raw))
 
 
 def packed_question(question: Question, rows: bytes | memoryview) -> bytes:
-    """A question and its image as bytes."""
+    """Pack a question and its image into bytes."""
     return packed(asdict(question), rows)
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """An answer. Raises OSError where the other end is gone or slow."""
+    """Receive an answer. Raises OSError where the other end is gone or slow."""
     text, raw = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
     head: dict[str, Any] = parse_json(_exactly(connection, text), "a message")
     return head, _exactly(connection, raw)
 
 
 def receive_question(connection: socket.socket) -> tuple[Question, bytes]:
-    """The reverse of `packed_question`. Raises OSError where the other end is gone or slow."""
+    """Receive a `packed_question`. Raises OSError where the other end is gone or slow."""
     head, raw = receive(connection)
     return Question(**{**head, "shape": tuple(head["shape"])}), raw
 

@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, found: os.stat_result) -> Stamp:
-        """That of what the system says."""
+        """Create a stamp from the system's status."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -62,7 +62,7 @@ class Identity:
             self._files.append(_Served(path, descriptor, Stamp.of(os.fstat(descriptor))))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._is_closed = True
         while self._files:
             os.close(self._files.pop().descriptor)

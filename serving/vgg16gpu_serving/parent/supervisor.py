@@ -74,7 +74,7 @@ class Supervisor:
         self._explainers: list[Post] = []  # one, or none
 
     def __enter__(self) -> Supervisor:
-        """Make the sockets between processes. From here on signals end the server. Raises InputError."""
+        """Create the sockets between processes. From here on signals end the server. Raises InputError."""
         with ExitStack() as stack:
             self._wake, self._woken = os.pipe()
             os.set_blocking(self._woken, False)
@@ -142,7 +142,7 @@ class Supervisor:
             os.write(self._woken, b"x")
 
     def _warmed_up(self) -> list[Warm]:
-        """What the device processes tell once all are warm; nothing where a signal ends all before."""
+        """Wait until all device processes are warm; return their messages, none where a signal ends all before."""
         found: dict[Post, Warm] = {}
         while len(found) < len(self._devices) and not self._is_ending:
             building = [(post, post.child) for post in self._devices if post not in found and post.child]
@@ -225,7 +225,7 @@ class Supervisor:
             post.fill()
 
     def _drain(self) -> None:
-        """Front ends first: they wait for their answers."""
+        """End the front ends first: they wait for their answers."""
         ends = [post.child for post in self._ends if post.child]
         for child in ends:
             child.pipe.close()
@@ -239,7 +239,7 @@ class Supervisor:
         return started(device_process.main, given, f"vgg16gpu-device-{number}", self._stall)
 
     def _start_explainer(self) -> Child:
-        """It answers no question while it builds an engine, and nobody's answer waits for it: it is never killed."""
+        """Start the explainer. It is never killed: it is silent while it builds, and no answer waits for it."""
         given = (self._choices[0], self._served.description, self._served.bounds.body, self._questions)
         return started(explaining.main, given, "vgg16gpu-explainer", math.inf)
 
@@ -269,7 +269,7 @@ class Supervisor:
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A new folder for this user alone. Raises InputError where there is no place for one."""
+    """Create a folder for this user alone. Raises InputError where there is no place for one."""
     try:
         return tempfile.TemporaryDirectory(prefix="vgg16gpu-")
     except OSError as error:
@@ -277,7 +277,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _listener(path: str, kind: socket.SocketKind, backlog: int) -> socket.socket:
-    """A Unix socket that listens. Raises InputError for a path that is too long for one."""
+    """Create a Unix socket that listens. Raises InputError for a path that is too long for one."""
     listener = socket.socket(socket.AF_UNIX, kind)
     try:
         listener.bind(path)

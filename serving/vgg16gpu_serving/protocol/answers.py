@@ -84,7 +84,7 @@ def respond(
     labels: Sequence[str],
     parameters: Mapping[str, int],
 ) -> Body:
-    """The answer. outputs: (N, size) for each of the model's. parameters: what is told of the run.
+    """Write the answer. outputs: (N, size) for each of the model's. parameters: what is told of the run.
 
     Raises RefusedError (400) for NaN and Inf as JSON.
     """
@@ -136,7 +136,7 @@ def _numbers(rows: npt.NDArray[np.float32]) -> str:
 
 
 def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -> list[bytes]:
-    """score:class[:label] of the best of each row."""
+    """Return score:class[:label] of the best of each row."""
     best = top_classes(rows, count)
     return [
         f"{row[i]!s}:{i}{f':{labels[i]}' if labels else ''}".encode(errors="replace")
@@ -146,18 +146,18 @@ def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -
 
 
 def forms(description: Description) -> dict[str, Shape]:
-    """The datatypes that the input takes, and the shape of an image in each."""
+    """Return the datatypes that the input takes, and the shape of an image in each."""
     found = {"FP32": description.input.shape, "FP16": description.input.shape}
     return {**found, "UINT8": description.pixels, "BYTES": ()} if description.pixels else found
 
 
 def accepted(description: Description) -> list[str]:
-    """The same in words."""
+    """Return the accepted datatypes in words."""
     return ["BYTES (encoded pictures)" if name == "BYTES" else name for name in forms(description)]
 
 
 def metadata(served: Served) -> dict[str, Any]:
-    """What /v2/models/NAME tells; of pictures also what is done to them, and whether that is assumed."""
+    """Return the content of /v2/models/NAME; of pictures also the preprocessing, and whether it is assumed."""
     description, preprocess = served.description, served.preprocess
     takes: dict[str, Any] = {"accepts": ", ".join(accepted(description)), "max_batch_size": description.largest}
     if preprocess and description.pixels:
@@ -174,7 +174,7 @@ def metadata(served: Served) -> dict[str, Any]:
 
 
 def configuration(name: str, description: Description) -> dict[str, Any]:
-    """What /v2/models/NAME/config tells: an extension that clients of Triton ask for, perf_analyzer among them."""
+    """Return the content of /v2/models/NAME/config, an extension for clients of Triton, perf_analyzer among them."""
     return {
         "name": name,
         "platform": "vgg16gpu",

@@ -28,7 +28,7 @@ _ANY: Final = {"type": "object"}
 
 
 def document(served: Served, version: str) -> dict[str, Any]:
-    """The description. version: of the package."""
+    """Return the description. version: of the package."""
     model = f"/v2/models/{served.name}"
     ready = {"/v2/health/live": "Whether the server runs.", "/v2/health/ready": "Whether it takes requests."}
     told = {
@@ -104,7 +104,7 @@ def _asked(summary: str) -> dict[str, Any]:
 
 
 def _explained(served: Served) -> dict[str, Any]:
-    """What an explanation may ask for."""
+    """Return what an explanation may ask for."""
     if served.explainable is None:
         return {}
     layers = {"enum": [layer.name for layer in served.explainable.layers]}

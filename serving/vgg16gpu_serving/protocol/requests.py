@@ -163,7 +163,7 @@ def _shape(tensor: Mapping[str, Any], description: Description) -> tuple[int, ..
 def _numbers(
     tensor: Mapping[str, Any], shape: tuple[int, ...], raw: memoryview | None, description: Description
 ) -> npt.NDArray[Any]:
-    """(N, ...) float32 or uint8."""
+    """Return (N, ...) float32 or uint8. Raises RefusedError (400)."""
     name = tensor.get("datatype")
     element = _TYPES.get(name) if isinstance(name, str) else None
     form: Shape | None = forms(description).get(str(name))

@@ -47,19 +47,19 @@ class Ceilings:
     tensor_flop_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def rate(self, precision: str) -> float | None:
-        """Most operations per second in a precision; None where nothing is known of it."""
+        """Return the most operations per second in a precision; None where it is not known."""
         if precision == "fp32":
             return max(self.flop_per_s, self.tensor_flop_per_s.get(precision, 0.0))
         return self.tensor_flop_per_s.get(precision)
 
     def floor(self, flop: int, nbytes: int, precision: str = "fp32") -> float:
-        """The least seconds that this much work takes; that of its bytes alone where the rate is not known."""
+        """Return the least seconds for this work; by its bytes alone where the rate is not known."""
         rate = self.rate(precision)
         return max(flop / rate if rate else 0.0, nbytes / self.bytes_per_s)
 
 
 def tensor_flops(facts: DeviceFacts) -> dict[str, float]:
-    """Dense rate of the tensor cores by precision, as the data sheet counts; empty for a device not in the table."""
+    """Return the tensor cores' dense rate by precision, as the data sheet counts; empty for an unknown device."""
     if facts.compute_capability not in _TENSOR_CORES:
         return {}
     per_clock, clock = _TENSOR_CORES[facts.compute_capability]
@@ -88,7 +88,7 @@ def measure_ceilings(device: Device) -> Ceilings:
 
 
 def _fill(device: Device, address: int, nbytes: int) -> None:
-    """Random numbers: memory that was never written may all be one page of zeros."""
+    """Write random numbers: memory that was never written may all be one page of zeros."""
     chunk = np.random.default_rng(0).random(_CHUNK_NBYTES // 4, dtype=np.float32)
     for offset in range(0, nbytes, _CHUNK_NBYTES):
         device.copy_in(address + offset, chunk[: (nbytes - offset) // 4])

@@ -93,14 +93,14 @@ def measure_cold_start(
 
 
 def median_parts(starts: Sequence[Start]) -> dict[str, float]:
-    """Of each part, in seconds, over all starts; one that a start does not tell of took it no time."""
+    """Return the median of each part, in seconds, over all starts; a missing part counts as 0."""
     parts = [start.parts_s for start in starts]
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: statistics.median(each.get(name, 0.0) for each in parts) for name in names}
 
 
 def with_byte_code(folder: str) -> dict[str, str]:
-    """The environment of a process that keeps byte code in `folder`, whatever is installed how and where.
+    """Return the environment of a process that keeps byte code in `folder`, whatever is installed how and where.
 
     Installers compile a package once. Without that Python does it in every process: 0.3 s for this one and numpy.
     """

@@ -45,7 +45,7 @@ _TIMEOUT = 20  # seconds, for nvidia-smi and git
 
 
 def environment(device: HasFacts) -> dict[str, Any]:
-    """Everything that a reader of a figure may ask about the place where it was taken."""
+    """Return everything that a reader of a figure may ask about the place where it was taken."""
     return {
         **host(),
         "device": {name: value for name, value in vars(device.facts).items() if name not in ("shares_sums", "tuned")},
@@ -54,7 +54,7 @@ def environment(device: HasFacts) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """That of it which is not the device's."""
+    """Return the part of the environment that is not the device's."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -66,7 +66,7 @@ def host() -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of what is installed of the packages that matter; nothing is imported."""
+    """Return the versions of the installed packages that matter; nothing is imported."""
     found = {}
     for package in _PACKAGES:
         try:
@@ -77,7 +77,7 @@ def package_versions() -> dict[str, str]:
 
 
 def commit(folder: Path) -> dict[str, Any] | None:
-    """The git commit of a checkout and whether tracked files differ from it; None where there is no checkout."""
+    """Return the git commit of a checkout and whether tracked files differ from it; None without a checkout."""
     if not (folder / ".git").exists():
         return None
     head = _output(["git", "-C", str(folder), "rev-parse", "HEAD"])
@@ -86,7 +86,7 @@ def commit(folder: Path) -> dict[str, Any] | None:
 
 
 def gpu_readings(kind: str) -> list[Mapping[str, str]]:
-    """Clocks (MHz), power (W) and temperature (°C) of every card, as nvidia-smi says; empty without it."""
+    """Return clocks (MHz), power (W) and temperature (°C) of every card from nvidia-smi; empty without it."""
     if kind != "cuda":
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_READINGS)}", "--format=csv,noheader,nounits"]
@@ -96,7 +96,7 @@ def gpu_readings(kind: str) -> list[Mapping[str, str]]:
 
 
 def worker_threads(device: Device) -> int:
-    """The threads that the cpu device computes with: VGG16GPU_THREADS, else all cores."""
+    """Return the threads that the cpu device computes with: VGG16GPU_THREADS, else all cores."""
     return named_threads() or device.facts.multiprocessors
 
 
@@ -106,7 +106,7 @@ def _cuda_versions(device: HasFacts) -> dict[str, str]:
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """What a command prints; None if it is not there or fails."""
+    """Return a command's output; None if it is not there or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -34,7 +34,7 @@ class EngineContender:
         self._launch = engine.executor.launcher(len(x))
 
     def scores(self) -> Array:
-        """The first output."""
+        """Compute the first output."""
         outputs = self._engine.run(self._x)
         return outputs[0] if isinstance(outputs, tuple) else outputs
 
@@ -46,7 +46,7 @@ class EngineContender:
         return np.array_equal(self._engine.executor.read(program.outputs[0]), scores)
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run; the device-resident methods use the input that the last `run` left on the device."""
+        """Return seconds of each run; device-resident methods use the input that the last `run` left on the device."""
         device = self._engine.device
         match method:
             case Method.ISOLATED:
@@ -83,7 +83,7 @@ class LayerTime:
 
     @property
     def percent(self) -> float:
-        """Of the ceiling; 100 is as fast as the device goes."""
+        """Percent of the ceiling; 100 is as fast as the device goes."""
         return 100 * self.floor_s / self.median_s
 
 
@@ -96,14 +96,14 @@ class LayerEffort:
 
 
 def description(kind: str) -> str:
-    """How the layers of a device of this kind are timed."""
+    """Describe how the layers of a device of this kind are timed."""
     return _DESCRIPTIONS[kind].format(most=_MOST_LAUNCHES[kind], ms=1e3 * _SAMPLE_SECONDS)
 
 
 def measure_layers(
     engine: Engine, program: LaunchPlan, floor: Callable[[KernelLaunch], float], effort: LayerEffort
 ) -> tuple[LayerTime, ...]:
-    """The times of the steps of `program`, the input step first. An input must lie on the device (run once before).
+    """Measure the steps of `program`, the input step first. An input must lie on the device (run once before).
 
     In program order, so that every step reads what the one before it has stored. `floor` is a step's least time.
     """
@@ -112,7 +112,7 @@ def measure_layers(
 
 
 def floors(ceilings: Ceilings, precision: str) -> Callable[[KernelLaunch], float]:
-    """The least time of a step in this precision on a device with these ceilings."""
+    """Return the function of a step's least seconds in this precision on a device with these ceilings."""
     return lambda step: ceilings.floor(step.flop, step.nbytes, precision)
 
 
@@ -127,5 +127,5 @@ def _measure(engine: Engine, step: KernelLaunch, floor: float, effort: LayerEffo
 
 
 def _seconds(engine: Engine, step: KernelLaunch, launches: int, samples: int) -> list[float]:
-    """Of each of `samples` rows of launches; the first one warms up."""
+    """Return the seconds of each of `samples` rows of launches; the first one warms up."""
     return engine.device.measure(engine.executor.bind((step,) * launches), samples)

@@ -68,7 +68,7 @@ class Summary:
 
 
 def summarise(samples: Sequence[float], runs: int = 1) -> Summary:
-    """Median, 95th percentile (the smallest sample that 95 % do not exceed), minimum and number of samples."""
+    """Return median, 95th percentile (the smallest sample that 95 % do not exceed), minimum and sample count."""
     ordered = sorted(samples)
     p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
     return Summary(float(np.median(ordered)), p95, ordered[0], len(ordered), runs)
@@ -89,10 +89,10 @@ class Contender(Protocol):
     tf32: bool
 
     def scores(self) -> Any:
-        """The outputs for the inputs of this contender, on the host. Raises LostError."""
+        """Compute the outputs for the inputs of this contender, on the host. Raises LostError."""
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each of `runs` runs; back to back one figure, the mean. Raises LostError."""
+        """Return seconds of each of `runs` runs; back to back one figure, the mean. Raises LostError."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Effort:
         return max(MIN_REPEATS, math.ceil(self.seconds / self.burst))
 
     def share(self, one: float) -> tuple[int, int]:
-        """(turns, runs in each turn) for something that takes `one` second(s)."""
+        """Return (turns, runs in each turn) for something that takes `one` second(s)."""
         runs = self.repeats or max(MIN_REPEATS, min(self.most, int(self.seconds / max(one, 1e-9))))
         turns = min(self.rounds, runs)
         return turns, math.ceil(runs / turns)
@@ -128,7 +128,7 @@ Times: TypeAlias = dict[Method, Summary]
 
 
 def measure_in_turns(contenders: Sequence[Contender], effort: Effort) -> list[Times | LostError]:
-    """Summaries of every method of every contender, in their order: the cool regime. Who is lost leaves the turns."""
+    """Summarise every method of every contender, in order, in the cool regime. A lost contender leaves the turns."""
     entrants = [_Entrant(contender, effort) for contender in contenders]
     for entrant in entrants:
         entrant.attempt(entrant.probe)
@@ -162,13 +162,13 @@ class _Entrant:
         self.samples = {method: [] for method in self.shares}
 
     def take(self, turn: int) -> None:
-        """One burst by each method that has not had its share."""
+        """Run one burst by each method that has not had its share."""
         for method, (turns, runs) in self.shares.items():
             if turn < turns:
                 self.samples[method] += _burst(self.contender, method, runs, self.effort.pause)
 
     def times(self) -> Times | LostError:
-        """What all bursts have come to."""
+        """Summarise all bursts."""
         if self.lost is not None:
             return self.lost
         return {
@@ -178,7 +178,7 @@ class _Entrant:
 
 
 def one_run(contender: Contender) -> dict[Method, float]:
-    """Seconds that a run takes by each method, once warm."""
+    """Return the seconds of a run by each method, once warm."""
     contender.measure(Method.HOST_TO_HOST, 1)
     host = contender.measure(Method.HOST_TO_HOST, 1)[0]
     runs = max(1, min(_PROBE_RUNS, int(_PROBE_SECONDS / max(host, 1e-9))))
@@ -186,7 +186,7 @@ def one_run(contender: Contender) -> dict[Method, float]:
 
 
 def wall(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -195,7 +195,7 @@ def wall(work: Callable[[], object]) -> float:
 def sample_until(
     sample: Callable[[], float], seconds: float, *, most: float = math.inf, least: int = MIN_REPEATS
 ) -> list[float]:
-    """Samples until `seconds` are over: `least` of them at least, but never more than `most`."""
+    """Sample until `seconds` are over: `least` samples at least, but never more than `most`."""
     start = time.perf_counter()
     found: list[float] = []
     while len(found) < most:
@@ -206,13 +206,13 @@ def sample_until(
 
 
 def measure_iterations(run: Callable[[Any], object], inputs: Sequence[Any], iterations: int) -> tuple[float, Summary]:
-    """Every input `iterations` times in a row: the mean seconds of a run over all of them, and their summary."""
+    """Run every input `iterations` times in a row; return the mean seconds of all runs, and their summary."""
     samples = [wall(partial(run, x)) for x in inputs for _ in range(iterations)]
     return sum(samples) / len(samples), summarise(samples)
 
 
 def _burst(contender: Contender, method: Method, runs: int, pause: float) -> list[float]:
-    """The samples of one burst of load, and the pause behind it."""
+    """Run one burst of load and the pause behind it; return the samples."""
     start = time.perf_counter()
     contender.measure(method, 1)
     samples = contender.measure(method, runs)
@@ -266,7 +266,7 @@ class Watch:
             self._thread.join(_JOIN_SECONDS)
 
     def state(self, windows: Sequence[tuple[float, float]]) -> GpuState | None:
-        """The card during these (start, stop) windows of time.monotonic; None if it was not read then.
+        """Return the card's state in these (start, stop) windows of time.monotonic; None if it was not read then.
 
         Of several cards the one that draws the most power then: it is the one that works.
         """
@@ -334,7 +334,7 @@ class _Turn:
     lost: LostError | None = None
 
     def take(self, seconds: float, *, sample: bool = True) -> None:
-        """So many seconds of load and, with `sample`, the samples of one turn; nothing once this one is lost."""
+        """Run `seconds` of load and, with `sample`, the samples of one turn; nothing once this one is lost."""
         if self.lost is None:
             try:
                 self._load(seconds)
@@ -361,14 +361,14 @@ def description(seconds: float) -> str:
 
 
 def device_method(contender: Contender) -> Method | None:
-    """How a contender is measured under load; None for one that runs from host to host only."""
+    """Return how a contender is measured under load; None for one that runs from host to host only."""
     return next((method for method in _METHODS if method in contender.methods), None)
 
 
 def measure_sustained(
     contenders: Sequence[Contender], seconds: float, watch: Watch
 ) -> list[Sustained | LostError | None]:
-    """What every contender takes under load, in their order; None for those that run from host to host only."""
+    """Measure every contender under load, in order; None for those that run from host to host only."""
     turns = [_start(contender) for contender in contenders]
     running = [turn for turn in turns if isinstance(turn, _Turn)]
     with watch:

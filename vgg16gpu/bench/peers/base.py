@@ -75,10 +75,10 @@ class Peer(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What of it is not here, in a line each."""
+        """What is missing from the peer, in a line each."""
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
-        """Its ways to run the model on the inputs `x`; none is built yet."""
+        """Return the ways to run the model on the inputs `x`; none is built yet."""
 
     def release(self) -> None:
         """Free what the last ways have left behind; their contenders are gone."""
@@ -105,7 +105,7 @@ def open_peer(name: str, setting: Setting) -> Peer:
 
 
 def opener(name: str, target: str) -> Callable[[Setting], Peer]:
-    """The class "module:class" of a peer. Raises PeerError when its framework does not load."""
+    """Return the class "module:class" of a peer. Raises PeerError when its framework does not load."""
     module, _, attribute = target.partition(":")
     try:
         found: Callable[[Setting], Peer] = getattr(importlib.import_module(module), attribute)

@@ -47,7 +47,7 @@ class PeerProcesses:
         self._check()
 
     def wait_until_ready(self) -> None:
-        """Until all are imported: nothing may be timed before. Raises PeerError when none of them can be."""
+        """Wait until all are imported: nothing may be timed before. Raises PeerError when none of them can be."""
         for peer in list(self._peers):
             try:
                 peer.wait_until_ready()
@@ -60,7 +60,7 @@ class PeerProcesses:
         self._check()
 
     def open(self, setting: Setting) -> list[RemotePeer]:
-        """Those that have loaded the model in the precision of the setting.
+        """Return the peers that have loaded the model in the precision of the setting.
 
         Raises PeerError when none does in the first one that is asked for.
         """
@@ -102,6 +102,6 @@ class PeerProcesses:
         self._refusals.append(absent.reason)
 
     def _check(self) -> None:
-        """Whoever asks for peers alone that are not here has asked for something else."""
+        """Raise PeerError if only missing peers were asked for."""
         if self._refusals and not self._peers:
             raise PeerError("; ".join(self._refusals))

@@ -41,7 +41,7 @@ class JaxPeer:
         self._run_tf32 = jax.jit(jax_net.network(setting.graph, strict=False))
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
-        """One for each arithmetic: XLA chooses layouts and algorithms itself."""
+        """Return one way for each arithmetic: XLA chooses layouts and algorithms itself."""
         precision = self._setting.precision
         if self._integers:
             shape = jax_int8.input_shape(len(x), self._setting.sample_shape)
@@ -54,11 +54,11 @@ class JaxPeer:
         return found
 
     def put(self, x: Any) -> Any:
-        """A host array on the device."""
+        """Copy a host array to the device."""
         return jax.device_put(x, self._device)
 
     def release(self) -> None:
-        """Nothing: arrays go with their contenders."""
+        """Do nothing: arrays go with their contenders."""
 
     def close(self) -> None:
         """Free the weights and what was compiled."""
@@ -87,11 +87,11 @@ class _JaxContender:
             peer.run(self._inp, tf32).block_until_ready()
 
     def scores(self) -> Array:
-        """The first output, by way of the host."""
+        """Compute the first output, from host to host."""
         return np.asarray(self._peer.run(self._peer.put(self._host), self.tf32)).astype(np.float32)
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run; back to back the calls are queued, the last result is waited for, time over count."""
+        """Return seconds of each run; back to back the calls are queued, and the time to the last result is divided."""
         if method is Method.HOST_TO_HOST:
             return [wall(self.scores) for _ in range(runs)]
         return [wall(lambda: self._queue(runs)) / runs]

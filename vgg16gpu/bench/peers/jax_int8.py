@@ -31,12 +31,12 @@ _LOWEST, _HIGHEST = -128, 127
 
 
 def random_bytes(shape: tuple[int, ...], rng: np.random.Generator) -> Bytes:
-    """Numbers from -127 to 127."""
+    """Draw int8 numbers from -127 to 127."""
     return rng.integers(-127, 128, shape, np.int8)
 
 
 def input_shape(batch: int, sample_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a batch of images (C, H, W) or rows (F,), as `network` takes it: (N, H, W, padded C) or (N, F)."""
+    """Return the shape of a batch of (C, H, W) or (F,) for `network`: (N, H, W, padded C) or (N, F)."""
     if len(sample_shape) != 3:
         return (batch, *sample_shape)
     channels, height, width = sample_shape
@@ -44,12 +44,12 @@ def input_shape(batch: int, sample_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def parameters(graph: Graph, rng: np.random.Generator) -> Mapping[str, tuple[Bytes, ...]]:
-    """Random weights of every op, on the host."""
+    """Return random weights of every op, on the host."""
     return {op.y: tuple(random_bytes(shape, rng) for shape in _weight_shapes(op)) for op in graph.ops}
 
 
 def network(graph: Graph) -> Network:
-    """(parameters, x) -> the first output. Raises PeerError for an op without an equivalent."""
+    """Return the function (parameters, x) -> the first output. Raises PeerError for an op without an equivalent."""
 
     def run(weights: Parameters, x: JaxArray) -> JaxArray:
         values = {graph.input.name: x}

@@ -39,12 +39,12 @@ MAPS = ("NHWC", "HWIO", "NHWC")  # input, weights, output of a convolution
 
 
 def to_nhwc(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(N, C, H, W) -> (N, H, W, C); a matrix stays as it is."""
+    """Transpose (N, C, H, W) -> (N, H, W, C); a matrix stays as it is."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
 
 
 def parameters(graph: Graph, sample_shape: Shape, precision: str) -> dict[str, tuple[Array, ...]]:
-    """Every op's arrays in the layout that `network` takes, on the host, in the type of the precision."""
+    """Return every op's arrays in the layout of `network`, on the host, in the type of the precision."""
     shapes = infer_shapes(graph, (1, *sample_shape))
     type_ = TYPES[precision]
     return {
@@ -54,13 +54,13 @@ def parameters(graph: Graph, sample_shape: Shape, precision: str) -> dict[str, t
 
 
 def network(graph: Graph, *, strict: bool) -> Network:
-    """(parameters, x) -> the graph's first output. `strict` and what is raised: as `outputs`."""
+    """Return the function (parameters, x) -> the graph's first output. `strict` and errors: as `outputs`."""
     run = outputs(graph, strict=strict)
     return lambda weights, x: to_onnx(run(weights, x)[0])
 
 
 def outputs(graph: Graph, *, strict: bool) -> Outputs:
-    """(parameters, x) -> all outputs of the graph, maps in NHWC. Raises PeerError for an op without an equivalent.
+    """Return the function (parameters, x) -> all outputs, maps in NHWC. Raises PeerError for an unknown op.
 
     `strict`: products of float32 are float32, where JAX takes TF32 by default.
     """
@@ -76,18 +76,18 @@ def outputs(graph: Graph, *, strict: bool) -> Outputs:
 
 
 def to_onnx(y: JaxArray) -> JaxArray:
-    """(N, H, W, C) -> (N, C, H, W); a matrix stays as it is."""
+    """Transpose (N, H, W, C) -> (N, C, H, W); a matrix stays as it is."""
     return jnp.moveaxis(y, -1, 1) if y.ndim == 4 else y
 
 
 def padding(window: Window) -> tuple[tuple[int, int], tuple[int, int]]:
-    """((top, bottom), (left, right))."""
+    """Return ((top, bottom), (left, right))."""
     pads: Pads = window.pads
     return (pads.top, pads.bottom), (pads.left, pads.right)
 
 
 def max_pool(x: JaxArray, window: Window, least: Any) -> JaxArray:
-    """Max-pooling of an NHWC map; `least`, what no value lies below, is a number: JAX derives of no other beginning."""
+    """Max-pool an NHWC map; `least`, a lower bound of values, is a number: JAX derives of no other beginning."""
     return _reduce(x, np.asarray(least, x.dtype), lax.max, window)
 
 
@@ -106,7 +106,7 @@ def _arrays(op: Op, shape: Shape) -> tuple[Array | None, ...]:
 
 
 def gemm_weight(op: Gemm, shape: Shape) -> Array:
-    """(OUT, IN) weights for an input of this ONNX shape: those that flatten a map take it in (H, W, C) order."""
+    """Return (OUT, IN) weights for an input of this ONNX shape: those that flatten a map in (H, W, C) order."""
     if len(shape) != 4:
         return op.weight
     ordered = op.weight.reshape(-1, *shape[1:]).transpose(0, 2, 3, 1)

@@ -94,7 +94,7 @@ READY = PeerReply("ready")  # what a process says first, once the framework is i
 
 
 def guilty_last(built: Sequence[Built]) -> tuple[int, ...]:
-    """An order for a second try: what was built first, and last of all the way that failed first.
+    """Return an order for a second try: what was built first, and last of all the way that failed first.
 
     A fault on a GPU may break all that follows in its process.
     """

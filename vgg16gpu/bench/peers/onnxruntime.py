@@ -59,7 +59,7 @@ class OnnxruntimePeer:
             self._gpu_session(_Form(nhwc=False, tf32=False), graph=False)  # refused now rather than at every batch size
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
-        """On a GPU NCHW and NHWC, launched one by one and as a CUDA graph, for each arithmetic; else the CPU."""
+        """Return, on a GPU, NCHW and NHWC, launched one by one and as a CUDA graph, by arithmetic; else the CPU."""
         if not self._has_cuda:
             return [RunMethod("CPU provider", lambda: _OnnxruntimeCpuContender(self._session(None), x))]
         arithmetics = (False, True) if self._setting.tf32 else (False,)
@@ -67,7 +67,7 @@ class OnnxruntimePeer:
         return [self._way(form, graph, x) for form, graph in itertools.product(forms, (False, True))]
 
     def release(self) -> None:
-        """Nothing: the sessions stay."""
+        """Do nothing: the sessions stay."""
 
     def close(self) -> None:
         """Free the sessions."""
@@ -85,7 +85,7 @@ class OnnxruntimePeer:
         return _CudaContender(session, x, variant, form.tf32, graph, self._setting.ordinal)
 
     def _gpu_session(self, form: _Form, *, graph: bool) -> Any:
-        """One for both ways to launch where the model can be captured. Raises PeerError."""
+        """Return one session for both ways to launch where the model can be captured. Raises PeerError."""
         try:
             return self._session(form)
         except PeerError:
@@ -94,7 +94,7 @@ class OnnxruntimePeer:
             return self._session(replace(form, captures=False))
 
     def _open(self, form: _Form | None) -> Any:
-        """A session of the CUDA provider; of the CPU provider without a form. Raises PeerError."""
+        """Open a session of the CUDA provider; of the CPU provider without a form. Raises PeerError."""
         provider, settings = (_CPU, {}) if form is None else (_CUDA, self._cuda_settings(form))
         threads = self._setting.threads if self._setting.kind == "cpu" else None
         try:
@@ -118,14 +118,14 @@ class OnnxruntimePeer:
 
 
 def half_model(path: Path) -> bytes:
-    """The model file with weights, input and outputs in float16, by onnxruntime's own converter."""
+    """Convert weights, input and outputs to float16, by onnxruntime's own converter; return the file's bytes."""
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow, seldom needed
 
     return bytes(convert_float_to_float16(onnx.load(path), disable_shape_infer=True).SerializeToString())
 
 
 def _preload() -> None:
-    """CUDA and cuDNN from Python packages, where they are; onnxruntime prints what it does not find."""
+    """Load CUDA and cuDNN from Python packages, where they are; onnxruntime prints what it does not find."""
     if hasattr(onnxruntime, "preload_dlls"):  # since 1.21
         onnxruntime.preload_dlls()
 
@@ -145,11 +145,11 @@ class _OnnxruntimeCpuContender:
         self._outputs = [session.get_outputs()[0].name]
 
     def scores(self) -> Array:
-        """The first output."""
+        """Compute the first output."""
         return np.asarray(self._session.run(self._outputs, self._feed)[0])
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run."""
+        """Return the seconds of each run."""
         del method
         return [wall(self.scores) for _ in range(runs)]
 
@@ -177,13 +177,13 @@ class _CudaContender:
         self._run()  # it tries cuDNN's algorithms, and captures
 
     def scores(self) -> Array:
-        """The first output, by way of the host."""
+        """Compute the first output, from host to host."""
         self._inp.update_inplace(self._x)
         self._run()
         return np.asarray(self._out.numpy(), np.float32)
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run, wall clock; back to back the calls follow one another, time over count."""
+        """Return seconds of each run, wall clock; back to back the calls follow one another, time over count."""
         if method is Method.HOST_TO_HOST:
             return [wall(self.scores) for _ in range(runs)]
         return [wall(lambda: self._queue(runs)) / runs]

@@ -66,13 +66,13 @@ class PeerProcess:
         self._connection = ours
 
     def wait_until_ready(self) -> None:
-        """Until the framework is imported. Raises PeerError when it does not load here, PeerFailureError."""
+        """Wait until the framework is imported. Raises PeerError when it does not load here, PeerFailureError."""
         if not self._is_ready:
             self._receive(START_SECONDS)
             self._is_ready = True
 
     def ask(self, request: Request, patience: float) -> Any:
-        """The answer, at most after `patience` seconds. Raises PeerError, what it refuses, and PeerFailureError."""
+        """Return the answer, at most after `patience` seconds. Raises PeerError for a refusal, and PeerFailureError."""
         self.post(request)
         return self._receive(patience)
 
@@ -84,11 +84,11 @@ class PeerProcess:
             self._connection.send(request)
 
     def collect(self, patience: float) -> Any:
-        """The answer to what was posted, as `ask`."""
+        """Return the answer to the posted request, as `ask`."""
         return self._receive(patience)
 
     def output(self) -> tuple[str, ...]:
-        """The last lines that the process wrote."""
+        """Return the last lines that the process wrote."""
         if self._output is None:
             return ()
         descriptor = self._output.fileno()
@@ -147,7 +147,7 @@ def _signal_name(number: int) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """Ours, with this very package, and without JAX taking most of the card for itself alone."""
+    """Return our environment, with this very package, and without JAX taking most of the card for itself alone."""
     environ = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     environ["PYTHONPATH"] = os.pathsep.join([_PACKAGES, environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return environ

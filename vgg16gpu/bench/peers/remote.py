@@ -44,7 +44,7 @@ class RemotePeer:
         self._process.start()
 
     def wait_until_ready(self) -> None:
-        """Until the framework is imported. Raises PeerError when it does not load here, LostError."""
+        """Wait until the framework is imported. Raises PeerError when it does not load here, LostError."""
         self._begin()
         self._tried("when it was loaded", self._process.wait_until_ready, self._restart)
 
@@ -58,13 +58,13 @@ class RemotePeer:
             self._process.post(Open(setting))
 
     def opened(self) -> Sequence[str]:
-        """The peer's notes, once the model is loaded. Raises PeerError when it does not take the model, LostError."""
+        """Return the peer's notes, once the model is loaded. Raises PeerError when the peer refuses it, LostError."""
         notes: Sequence[str] = self._tried(f"in {self._precision}", self._collect_open, self._reopen)
         return notes
 
     @contextmanager
     def contenders(self, x: Array) -> Iterator[list[Contender]]:
-        """Its ways to run the model on the inputs `x`, built. Raises LostError."""
+        """Yield its ways to run the model on the inputs `x`, built. Raises LostError."""
         self._begin()
         self._batch = Contend(x)
         try:
@@ -76,7 +76,7 @@ class RemotePeer:
             self._batch, self.unbuilt = None, ()
 
     def ask(self, request: Request) -> Any:
-        """What a contender answers, if need be from a fresh process. Raises LostError."""
+        """Return a contender's answer, if need be from a fresh process. Raises LostError."""
 
         def again() -> Any:
             self._rebuild()
@@ -94,7 +94,7 @@ class RemotePeer:
         return self._setting.precision
 
     def _asked(self, first: Callable[[], Any], again: Callable[[], Any]) -> Any:
-        """As `_tried`, in the present batch; what the peer refuses there is lost, too."""
+        """Call `_tried` in the present batch; a refusal raises LostError, too."""
         assert self._batch is not None  # inside of `contenders`
         try:
             return self._tried(f"in {self._precision}, batch {len(self._batch.x)}", first, again)
@@ -102,13 +102,13 @@ class RemotePeer:
             raise LostError(str(error)) from error
 
     def _begin(self) -> None:
-        """A new chance, unless this peer only hangs."""
+        """Allow a new try. Raises LostError for a peer that has hung twice."""
         self._first = self._lost = None
         if self._hangs >= _MOST_HANGS:
             raise LostError("not asked any more: it has hung twice")
 
     def _tried(self, where: str, first: Callable[[], Any], again: Callable[[], Any]) -> Any:
-        """What `first` gives or, when that fails for the first time, what `again` gives in a fresh process."""
+        """Return `first()` or, when that fails for the first time, `again()` in a fresh process."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -132,7 +132,7 @@ class RemotePeer:
         return error
 
     def _lose(self, second: PeerFailureError) -> LostError:
-        """The process is gone, and what the peer has to say for itself."""
+        """Stop the process and return the error with both failures."""
         assert self._first is not None  # it has been tried before
         self._process.stop()
         self._is_open = False
@@ -158,7 +158,7 @@ class RemotePeer:
         return notes
 
     def _build(self) -> Sequence[Built]:
-        """Every way of this batch. A way that fails is a failure at first, then a gap."""
+        """Build every way of this batch. A way that fails is a failure at first, then a gap."""
         assert self._batch is not None  # it is what is built
         if not self._is_open:  # it was lost at another batch size
             self._reopen()
@@ -199,11 +199,11 @@ class _RemoteContender:
         self._peer, self._number = peer, built.number
 
     def scores(self) -> Array:
-        """The first output, computed in the other process."""
+        """Compute the first output in the other process."""
         scores: Array = self._peer.ask(Scores(self._number))
         return scores
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds, measured in the other process."""
+        """Return seconds, measured in the other process."""
         seconds: list[float] = self._peer.ask(Measure(self._number, method, runs))
         return seconds

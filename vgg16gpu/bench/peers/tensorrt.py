@@ -34,7 +34,7 @@ class TensorrtPeer:
         self._logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
-        """As a CUDA graph, for each arithmetic."""
+        """Return a CUDA graph for each arithmetic."""
         arithmetics = {False: ", no TF32" if self._setting.precision == "fp32" else ""}
         if self._setting.tf32:
             arithmetics[True] = ", TF32"
@@ -44,10 +44,10 @@ class TensorrtPeer:
         ]
 
     def release(self) -> None:
-        """Nothing outlives its contenders."""
+        """Do nothing: nothing outlives its contenders."""
 
     def close(self) -> None:
-        """Nothing outlives its contenders."""
+        """Do nothing: nothing outlives its contenders."""
 
     def _contender(self, x: Array, variant: str, tf32: bool) -> Contender:
         import torch  # noqa: PLC0415 - not installed everywhere

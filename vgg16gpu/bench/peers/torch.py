@@ -49,7 +49,7 @@ class TorchPeer:
         self._nets = {name: self._network(format_, shared) for name, format_ in _FORMATS.items()}
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
-        """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled; for each arithmetic."""
+        """Return NCHW and channels_last; on a GPU eager, CUDA graph and, if asked for, compiled; by arithmetic."""
         x = np.ascontiguousarray(self._setting.graph.input.from_file(x))
         formats = [name for name in self._nets if x.ndim == 4 or name == "NCHW"]
         if self._device.type == "cpu":
@@ -72,7 +72,7 @@ class TorchPeer:
         ]
 
     def release(self) -> None:
-        """Give cached memory back to the card: the others need it."""
+        """Free cached memory of the card: the others need it."""
         if self._setting.compiled:
             torch._dynamo.reset()
         if self._device.type == "cuda":
@@ -84,7 +84,7 @@ class TorchPeer:
         self.release()
 
     def _network(self, memory_format: Any, shared: dict[int, Tensor]) -> Net:
-        """The model. `shared` keeps tensors that do not depend on the memory format."""
+        """Build the model. `shared` keeps tensors that do not depend on the memory format."""
 
         def make(array: Array) -> Tensor:
             if array.ndim == 4 and memory_format is not torch.contiguous_format:
@@ -124,13 +124,13 @@ class _TorchCpuContender:
         self._net, self._x, self._format, self._type = net, x, _FORMATS[memory_format], type_
 
     def scores(self) -> Array:
-        """The first output."""
+        """Compute the first output."""
         with torch.inference_mode():
             x = torch.from_numpy(self._x).to(self._type)
             return np.asarray(self._net(x.to(memory_format=self._format) if x.ndim == 4 else x).float().numpy())
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run."""
+        """Return the seconds of each run."""
         del method
         return [wall(self.scores) for _ in range(runs)]
 
@@ -162,7 +162,7 @@ class TensorContender:
         self._pinned_out = torch.empty(out().shape, pin_memory=True)
 
     def scores(self) -> Array:
-        """The first output, by way of the host."""
+        """Compute the first output, from host to host."""
         with torch.inference_mode(), torch.cuda.device(self._inp.device), arithmetic(tf32=self.tf32):
             self._pinned.copy_(torch.from_numpy(self._x))
             self._inp.copy_(self._pinned, non_blocking=True)
@@ -172,7 +172,7 @@ class TensorContender:
             return np.array(self._pinned_out.numpy())
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run, between events but for host to host."""
+        """Return seconds of each run, between events but for host to host."""
         with torch.inference_mode(), torch.cuda.device(self._inp.device), arithmetic(tf32=self.tf32):
             match method:
                 case Method.ISOLATED:
@@ -193,7 +193,7 @@ class TensorContender:
 
 
 def torch_device(setting: Setting) -> Any:
-    """Where the setting wants torch. Raises PeerError when torch has no GPU there."""
+    """Return the setting's torch device. Raises PeerError when torch has no GPU there."""
     if setting.kind == "cuda" and not torch.cuda.is_available():
         raise PeerError("torch is installed without CUDA, or does not see the GPU: not compared")
     return torch.device("cpu" if setting.kind == "cpu" else f"cuda:{setting.ordinal}")
@@ -201,7 +201,7 @@ def torch_device(setting: Setting) -> Any:
 
 @contextmanager
 def arithmetic(*, tf32: bool) -> Iterator[None]:
-    """Whether torch may compute float32 in TF32, in convolutions and matrix products; outside of it, it may not."""
+    """Allow TF32 in float32 convolutions and matrix products inside the block, or not; outside of it, never."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     matmul.allow_tf32 = cudnn.allow_tf32 = tf32
     try:
@@ -211,7 +211,7 @@ def arithmetic(*, tf32: bool) -> Iterator[None]:
 
 
 def captured(net: Net, inp: Tensor, pool: Any = None) -> tuple[Run, Output]:
-    """(run, output): what `net` does with `inp` as one CUDA graph, whose memory is of `pool`, if there is one."""
+    """Return (run, output): `net` of `inp` as one CUDA graph, with memory from `pool`, if there is one."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -226,7 +226,7 @@ def captured(net: Net, inp: Tensor, pool: Any = None) -> tuple[Run, Output]:
 
 
 def _eager(net: Net, inp: Tensor) -> tuple[Run, Output]:
-    """(run, output): the ops one after the other."""
+    """Return (run, output): the ops one after the other."""
     last: list[Tensor] = []
 
     def run() -> None:
@@ -238,5 +238,5 @@ def _eager(net: Net, inp: Tensor) -> tuple[Run, Output]:
 
 
 def _compiled(net: Net, inp: Tensor) -> tuple[Run, Output]:
-    """(run, output): torch.compile, which tunes its own kernels and captures a graph of them; takes minutes."""
+    """Return (run, output): torch.compile, which tunes its own kernels and captures them in a graph, in minutes."""
     return _eager(torch.compile(net, mode=_MODE, dynamic=False), inp)

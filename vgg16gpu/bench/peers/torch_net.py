@@ -24,7 +24,7 @@ MakeTensor: TypeAlias = Callable[[Array], Tensor]
 
 
 def module(graph: Graph, make: MakeTensor) -> Module:
-    """From the graph's input to its first output. `make` brings an array to its device and type.
+    """Build the module from the graph's input to its first output. `make` brings an array to its device and type.
 
     Raises PeerError for an op without an equivalent.
     """
@@ -33,7 +33,7 @@ def module(graph: Graph, make: MakeTensor) -> Module:
 
 
 def outputs(graph: Graph, make: MakeTensor) -> Callable[[Tensor], list[Tensor]]:
-    """From the graph's input to all of its outputs; `make` and what is raised as for `module`."""
+    """Return a function from the graph's input to all of its outputs; `make` and errors as for `module`."""
     steps = [(op, nn.Sequential(*_layers(op, make)).eval()) for op in graph.ops]
 
     def run(x: Tensor) -> list[Tensor]:
@@ -46,14 +46,14 @@ def outputs(graph: Graph, make: MakeTensor) -> Callable[[Tensor], list[Tensor]]:
 
 
 def tensor(array: Array) -> Tensor:
-    """The array as a tensor on the CPU, without a copy where it is contiguous."""
+    """Return the array as a tensor on the CPU, without a copy where it is contiguous."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
         return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _path(graph: Graph) -> list[Op]:
-    """The ops that lead to the first output. Every op has one input: a chain."""
+    """Return the ops that lead to the first output. Every op has one input: a chain."""
     producers = {op.y: op for op in graph.ops}
     path: list[Op] = []
     name = graph.outputs[0]
@@ -142,7 +142,7 @@ def _with_weights(layer: Module, weight: Array, bias: Array | None, make: MakeTe
 
 
 def _padding(window: Window) -> tuple[int, int]:
-    """What is left to the layer itself: all of it where it is the same on both sides."""
+    """Return the padding for the layer itself: all of it where it is the same on both sides."""
     equal = window.pads[:2] == window.pads[2:]
     return (window.pads.top, window.pads.left) if equal else (0, 0)
 

@@ -45,7 +45,7 @@ class PeerWorker:
         self._contenders: dict[int, Contender] = {}
 
     def do(self, request: Request) -> Any:
-        """The answer to a request. Raises PeerError, or whatever the framework raises."""
+        """Return the answer to a request. Raises PeerError, or whatever the framework raises."""
         match request:
             case Open():
                 return self._open(request.setting)
@@ -89,13 +89,13 @@ class PeerWorker:
 
 
 def describe(error: BaseException) -> str:
-    """The type and the first line of an error."""
+    """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def reply_to(do: Callable[[], Any]) -> Reply:
-    """What comes of it. The traceback of a fault goes to stderr, which the other process keeps."""
+    """Run `do`; wrap its result or error. The traceback of a fault goes to stderr, which the other process keeps."""
     try:
         return PeerReply(do())
     except PeerError as error:

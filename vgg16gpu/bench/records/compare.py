@@ -29,7 +29,7 @@ class Ratio:
         return self.now_s / self.before_s
 
     def is_slower(self, threshold: float) -> bool:
-        """Judged, and slower by more than `threshold` percent."""
+        """Return whether it is judged, and slower by more than `threshold` percent."""
         return self.judged and not self.ratio <= 1 + threshold / 100
 
 
@@ -41,7 +41,7 @@ def check_comparable(old: Content, path: Path, model: Content, device: Content) 
 
 
 def compare(old: Content, new: Content, path: Path) -> tuple[Ratio, ...]:
-    """Every median that both results have. Raises InputError when there is none of ours."""
+    """Compare every median that both results have. Raises InputError when there is none of ours."""
     ratios = (*_runs(old, new), *_iterations(old, new))
     if not any(ratio.judged for ratio in ratios):
         made = ", ".join(f"{precision} {batch}" for precision, batch in combinations(old))

@@ -46,7 +46,7 @@ def write_plot(content: Content, path: Path, *, layers: bool = True) -> None:
 
 
 def draw(content: Content, *, layers: bool = True) -> Any:
-    """The result as a matplotlib figure: a panel for each precision and, with `layers`, one for the first batch's."""
+    """Draw a matplotlib figure: a panel for each precision and, with `layers`, one for the first batch's."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     # On a CPU there is nothing to copy, and nobody but us runs back to back.
@@ -72,7 +72,7 @@ def draw(content: Content, *, layers: bool = True) -> Any:
 
 
 def _bars(content: Content, precision: str, method: Method) -> tuple[Bars, bool]:
-    """The fastest variant of each contender, of all TF32 the fastest one, and whether heights are relative.
+    """Return the fastest variant of each contender, of all TF32 the fastest, and whether heights are relative.
 
     They are to the best peer that computes in the precision itself; else they are ms per image.
     """
@@ -89,7 +89,7 @@ def _bars(content: Content, precision: str, method: Method) -> tuple[Bars, bool]
 
 
 def _best(records: Sequence[Content]) -> dict[str, Content]:
-    """The records that bars are drawn from."""
+    """Return the records that bars are drawn from."""
     strict = [record for record in records if not record["tf32"]]
     chosen = {name: fastest(record for record in strict if record["name"] == name) for name in names(strict)}
     chosen[_TF32] = fastest(peers(records, tf32=True))
@@ -123,7 +123,7 @@ def _draw_bars(axes: Any, content: Content, precision: str, method: Method) -> N
 
 
 def _batch_names(content: Content, precision: str, method: Method) -> list[str]:
-    """The batch sizes, with the regime of those that were measured under load."""
+    """Return the batch sizes, with the regime of those that were measured under load."""
     found = []
     for batch in batches(content):
         records = headline(content, precision, batch, method)
@@ -151,7 +151,7 @@ def _draw_layers(axes: Any, content: Content) -> None:
 
 
 def _finish(axes: Any, title: str) -> None:
-    """The title, and under it the legend, above the axes: nothing lies over a bar."""
+    """Draw the title, and under it the legend, above the axes: nothing lies over a bar."""
     axes.set_title(title, fontsize=11, loc="left", pad=24)
     axes.legend(fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=5)
     axes.spines[["top", "right"]].set_visible(False)
@@ -159,5 +159,5 @@ def _finish(axes: Any, title: str) -> None:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, no exponent."""
+    """Format three significant digits, no exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else f"{value:.4f}"

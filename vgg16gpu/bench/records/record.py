@@ -24,7 +24,7 @@ from vgg16gpu.io.scores import finite_or_none
 
 
 def content(findings: Findings, model: Content, cold_start: ColdStart | None) -> Content:
-    """Everything, ready for `json.dumps`. Times are seconds; throughputs per second."""
+    """Return everything, ready for `json.dumps`. Times are seconds; throughputs per second."""
     return {
         "schema": SCHEMA,
         "model": model,
@@ -51,7 +51,7 @@ def content(findings: Findings, model: Content, cold_start: ColdStart | None) ->
 
 
 def model_identity(path: Path, input_shape: tuple[int, ...], outputs: Sequence[str] | None = None) -> Content:
-    """What tells one model from another: two results are comparable when all but `path` is equal.
+    """Return what identifies a model: two results are comparable when all but `path` is equal.
 
     outputs: what is computed of it, where that is not its own outputs.
     """
@@ -62,7 +62,7 @@ def model_identity(path: Path, input_shape: tuple[int, ...], outputs: Sequence[s
 
 
 def methods(findings: Findings) -> Mapping[str, str]:
-    """How each kind of number was taken."""
+    """Describe how each kind of number was taken."""
     effort = GPU_EFFORT if findings.kind == "cuda" else CPU_EFFORT
     pause = f", each followed by a pause as long, at least {1e3 * effort.pause:g} ms" if effort.pause else ""
     return {
@@ -85,7 +85,7 @@ def methods(findings: Findings) -> Mapping[str, str]:
 
 
 def _verification(findings: Findings) -> Content:
-    """The largest error of ours in each precision, None where nothing could be checked."""
+    """Return our largest error in each precision, None where nothing could be checked."""
     errors: dict[str, list[float]] = {}
     for result in findings.batches:
         ours = result.entries[0].error
@@ -142,7 +142,7 @@ Content = dict[str, Any]
 
 
 def read(path: Path) -> Content:
-    """A result that was written before, older schemas brought up to this one. Raises InputError for anything else."""
+    """Read an earlier result, older schemas brought up to this one. Raises InputError for anything else."""
     try:
         found = read_json(path)
     except NotReadError:
@@ -160,58 +160,58 @@ def read(path: Path) -> Content:
 
 
 def write(path: Path, content: Content) -> None:
-    """A record as a JSON file, whole or not at all; NaN and infinities become null. Raises ModelError."""
+    """Write a record as a JSON file, whole or not at all; NaN and infinities become null. Raises ModelError."""
     with atomic_writer(path) as file:
         file.write(json.dumps(finite_or_none(content), indent=2).encode() + b"\n")
 
 
 def combinations(content: Content) -> list[tuple[str, int]]:
-    """(precision, batch) of everything measured, in order."""
+    """Return (precision, batch) of everything measured, in order."""
     return [(batch["precision"], batch["batch"]) for batch in content["batches"]]
 
 
 def precisions(content: Content) -> list[str]:
-    """The precisions, in order."""
+    """Return the precisions, in order."""
     return list(dict.fromkeys(precision for precision, _ in combinations(content)))
 
 
 def batches(content: Content) -> list[int]:
-    """The batch sizes, smallest first."""
+    """Return the batch sizes, smallest first."""
     return sorted({batch for _, batch in combinations(content)})
 
 
 def select(content: Content, **keys: object) -> list[Content]:
-    """The records with these values, as in precision="fp16", batch=8."""
+    """Return the records with these values, as in precision="fp16", batch=8."""
     return [record for record in content["records"] if all(record[key] == value for key, value in keys.items())]
 
 
 def names(records: Iterable[Content]) -> list[str]:
-    """The contenders of some records, in their order: ours first."""
+    """Return the contenders of some records, in their order: ours first."""
     return list(dict.fromkeys(record["name"] for record in records))
 
 
 def kinds(records: Iterable[Content]) -> list[tuple[str, bool]]:
-    """The contenders of some records and whether in TF32, in their order: ours first."""
+    """Return the contenders of some records and whether in TF32, in their order: ours first."""
     return list(dict.fromkeys((record["name"], record["tf32"]) for record in records))
 
 
 def label(name: str, tf32: bool) -> str:
-    """What a contender is called where its TF32 stands beside it."""
+    """Return a contender's name, marked if it is its TF32."""
     return f"{name} TF32" if tf32 else name
 
 
 def fastest(records: Iterable[Content]) -> Content | None:
-    """The record with the smallest median; None of none."""
+    """Return the record with the smallest median; None of none."""
     return min(records, key=lambda record: float(record["median_s"]), default=None)
 
 
 def peers(records: Iterable[Content], *, tf32: bool = False) -> list[Content]:
-    """Those that are not ours and compute in the precision itself or, with `tf32`, in TF32."""
+    """Return the peers' records that compute in the precision itself or, with `tf32`, in TF32."""
     return [record for record in records if record["name"] != NAME and record["tf32"] is tf32]
 
 
 def absent(content: Content, precision: str, batch: int) -> list[Content]:
-    """The peers without any number there, with the reason: those that failed, and those that were never there."""
+    """Return the peers without any number there, with the reason: those that failed, and those never there."""
     missing = [
         each
         for each in content["absent"]
@@ -221,20 +221,20 @@ def absent(content: Content, precision: str, batch: int) -> list[Content]:
 
 
 def version(content: Content, name: str) -> str:
-    """Of a peer, as the record has it; "" where it has none."""
+    """Return a peer's version in the record; "" without one."""
     versions = content["environment"]["versions"]
     return str(versions.get(f"{name}-gpu") or versions.get(name) or "")  # beside the other one it is what is imported
 
 
 def headline(content: Content, precision: str, batch: int, method: Method) -> list[Content]:
-    """The records to quote: sustained ones where our own was taken so, else the cool ones."""
+    """Return the records to quote: sustained ones where our own was taken so, else the cool ones."""
     keys = {"precision": precision, "batch": batch, "method": method}
     loaded = select(content, **keys, regime=Regime.SUSTAINED)
     return loaded if names(loaded)[:1] == [NAME] else select(content, **keys, regime=Regime.COOL)
 
 
 def ceilings_text(ceilings: Content, precision: str) -> str:
-    """The rates that a precision's floors were taken from, on one line."""
+    """Return the rates that a precision's floors were taken from, on one line."""
     rates = [f"{ceilings['bytes_per_s'] / 1e9:.4g} GB/s copy"]
     if precision == "fp32":
         rates.insert(0, f"{ceilings['flop_per_s'] / 1e12:.3g} TFLOP/s FFMA")
@@ -244,7 +244,7 @@ def ceilings_text(ceilings: Content, precision: str) -> str:
 
 
 def _checked(found: Content) -> Content:
-    """The content, if it has what readers take for granted. Raises KeyError, TypeError or ValueError."""
+    """Return the content if it is complete. Raises KeyError, TypeError or ValueError."""
     if found["schema"] != SCHEMA:
         raise ValueError(f"schema {found['schema']}")
     positive = [record["median_s"] for record in (*found["records"], *found["iterations"])]
@@ -262,13 +262,13 @@ def _checked(found: Content) -> Content:
 
 
 def _with_tf32(old: Content) -> Content:
-    """A result of schema 2 as one of schema 3."""
+    """Convert a result of schema 2 to schema 3."""
     records = [{**record, "tf32": False} for record in old["records"]]
     return {**old, "schema": SCHEMA, "records": records, "absent": []}
 
 
 def _with_regimes(old: Content) -> Content:
-    """A result of schema 1 as one of schema 2."""
+    """Convert a result of schema 1 to schema 2."""
     model, verified = dict(old["model"]), old["verification"]
     precision = model.pop("precision")
     return {

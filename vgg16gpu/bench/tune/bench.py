@@ -69,7 +69,7 @@ class BenchRig:
                 self.device.unbind(self._bound.pop())
 
     def check(self, choice: Choice[Any]) -> Bytes:
-        """The bits that a candidate leaves in the sampled images.
+        """Return the bits that a candidate leaves in the sampled images.
 
         Raises WrongResultError for numbers that differ from float64's, KernelError for what cannot be launched.
         """
@@ -87,22 +87,22 @@ class BenchRig:
         return result
 
     def quick(self, choice: Choice[Any]) -> float:
-        """Seconds of a launch by itself, the gaps around it included: enough to drop the slow ones."""
+        """Return the seconds of a launch by itself, the gaps around it included: enough to drop the slow ones."""
         launch = self.graph(choice, 1)
         return min(self.measure(launch) for _ in range(2))
 
     def graph(self, choice: Choice[Any], launches: int) -> Callable[[], None]:
-        """So many launches in a row."""
+        """Bind `launches` launches in a row."""
         self._bound.append(self.device.bind([self._step(choice, i) for i in range(launches)], self._bases))
         return self._bound[-1]
 
     def measure(self, work: Callable[[], None]) -> float:
-        """Seconds of `work`."""
+        """Return the seconds of `work`."""
         self._zero()
         return self.device.measure(work, 1)[0]
 
     def images(self) -> Bytes:
-        """(sampled images, planes, bytes) of the output, as stored. Raises KernelError if a kernel gave up waiting."""
+        """Return (sampled images, planes, bytes) of the output, as stored. Raises KernelError if a wait ran out."""
         y, error = self.task.y, np.zeros(1, np.int32)
         nbytes = y.plane_nbytes // self._batch
         result = np.empty((len(self._sampled), y.element.planes, nbytes), np.uint8)
@@ -154,7 +154,7 @@ class BenchRig:
         self.device.copy_in(self._at(self._words), self._zeros)
 
     def _step(self, choice: Choice[Any], launch: int) -> KernelLaunch:
-        """The launch number `launch` of a graph: weights of its own, counters of its own."""
+        """Return launch number `launch` of a graph: weights of its own, counters of its own."""
         counters = _behind(self._words, 4 * launch * self._counters)
         control = StatusBlock(counters, self._error_word, self._batch, watched=(self.task.y.name,))
         places = OpMemory(self._workspace, control, counters, control.maxima(0))
@@ -163,7 +163,7 @@ class BenchRig:
         return self.task.step(choice, x, y, constants, places)
 
     def _error(self, stored: Bytes, image: int) -> float:
-        """The largest difference over the largest magnitude of an image; NaN where there is one."""
+        """Return the largest difference over the largest magnitude of an image; NaN where there is one."""
         y, expected = self.task.y, self.case.expected[image % len(self.case.expected)]
         numbers = decoded(replace(y, shape=(1, *y.shape[1:])), stored.reshape(-1))[0]
         return float(np.abs(numbers - expected).max() / np.abs(expected).max())

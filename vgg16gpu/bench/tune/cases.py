@@ -62,7 +62,7 @@ class Case:
         return tuple(_leaves(self.constants))
 
     def placed(self, places: Iterable[Pointer]) -> Weights:
-        """The constants where the arrays lie: a place for each of `arrays`."""
+        """Return the constants with a place for each of `arrays`."""
         return _filled(self.constants, iter(places))
 
 
@@ -72,13 +72,13 @@ def _leaves(constants: Weights) -> Iterator[Stored]:
 
 
 def _filled(constants: Weights, places: Iterator[Pointer]) -> Weights:
-    """The same named tuple, and those in it, with the next place for each array."""
+    """Return the same named tuple, and those in it, with the next place for each array."""
     kind: Any = type(constants)
     return kind._make(_filled(item, places) if isinstance(item, tuple) else next(places) for item in constants)
 
 
 def case(task: TuneTask) -> Case:
-    """The numbers of a task; those of the last one again if it differs in nothing but the batch."""
+    """Return the numbers of a task; the last ones again if nothing but the batch differs."""
     kinds: dict[Any, Callable[[TuneTask], Case]] = {
         conv_first_two: _chain,
         conv_wgmma: _conv,
@@ -108,7 +108,7 @@ def _noise(shape: tuple[int, ...], deviation: float = 1.0, seed: int = 0) -> npt
 
 
 def _store(element: DType, numbers: npt.NDArray[np.float32]) -> _Numbers:
-    """Numbers as an element holds them."""
+    """Convert numbers to an element."""
     match element:
         case DType.F16:
             halves = numbers.astype(np.float16)
@@ -131,13 +131,13 @@ def _store(element: DType, numbers: npt.NDArray[np.float32]) -> _Numbers:
 
 
 def _inputs(element: DType, shape: tuple[int, ...]) -> _Numbers:
-    """Activations as a ReLU leaves them; signed bytes and pixels have both signs."""
+    """Return activations as a ReLU leaves them; signed bytes and pixels have both signs."""
     noise = _noise(shape, {DType.U8: 64.0, DType.S8: 40.0}.get(element, 1.0))
     return _store(element, noise if element is DType.S8 else np.maximum(noise, 0))
 
 
 def _weights(element: DType, shape: tuple[int, ...]) -> _Numbers:
-    """(OC, ...) weights, scaled as by He et al.; signed bytes for 8-bit elements."""
+    """Return (OC, ...) weights, scaled as by He et al.; signed bytes for 8-bit elements."""
     element = DType.S8 if element is DType.U8 else element
     return _store(element, _noise(shape, 40.0 if element is DType.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
 
@@ -152,7 +152,7 @@ def _conv(task: TuneTask) -> Case:
 def _convolution(
     layer: OpContext[Any], x: npt.NDArray[Any], stored: DType
 ) -> tuple[conv_wgmma.ConvWeights[Stored], Doubles]:
-    """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
+    """Return the constants of conv_wgmma, and its results for `x`, of the layer's element, before they are stored."""
     element, channels = x_element(layer), x.shape[-1]
     outputs = element.padded(layer.op.weight.shape[0])
     weight = _weights(element, (outputs, channels, TAPS))
@@ -188,7 +188,7 @@ def _chain(task: TuneTask) -> Case:
 def _first_convolution(
     layer: OpContext[Any], stored: DType
 ) -> tuple[Stored, conv_first.FirstConvWeights[Stored], Doubles]:
-    """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
+    """Return a source, the constants of conv_first, and its results, before they are stored as `stored`."""
     _, channels, height, width = layer.x_shape
     outputs = stored.padded(layer.op.weight.shape[0])
     element = _FACTORS.get(stored, stored)
@@ -241,14 +241,14 @@ def _gemm(task: TuneTask) -> Case:
 
 
 def _permuted(rows: Stored, element: DType) -> Stored:
-    """Rows of bytes in the order of wgmma_tile.cuh: rows r and r + 8 of every 16 are channels 2r and 2r + 1."""
+    """Return rows of bytes in the order of wgmma_tile.cuh: rows r, r + 8 of every 16 are channels 2r, 2r + 1."""
     if element not in BYTES:
         return rows
     return rows.reshape(-1, 8, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
-    """The sums of a 3x3 convolution with one pixel of padding: (N, H, W, C) and (OC, C, 3, 3) to (N, H, W, OC)."""
+    """Return the sums of a 3x3 convolution with padding 1: (N, H, W, C) and (OC, C, 3, 3) to (N, H, W, OC)."""
     images, height, width, channels = x.shape
     padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
     sums = np.zeros((images * height * width, len(weight)))
@@ -260,7 +260,7 @@ def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
 
 
 def _finished(layer: OpContext[Any], stored: DType, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
-    """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
+    """Return (bias, dequant, out_scale), and a kernel's results of exact sums with them, before rounding.
 
     Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.
     """

@@ -69,14 +69,14 @@ class Finding:
 
     @property
     def chosen(self) -> Timing | None:
-        """What a table should have: the fastest, or today's where that takes at most MARGIN times as long."""
+        """Entry for a table: the fastest, or today's where that takes at most MARGIN times as long."""
         fastest = next(iter(self.timings), None)
         today = next((timing for timing in self.timings if timing.entry == self.today), None)
         return today if fastest and today and today.seconds <= MARGIN * fastest.seconds else fastest
 
 
 def tiles(findings: Sequence[Finding]) -> Tiles:
-    """The table of the chosen tiles."""
+    """Return the table of the chosen tiles."""
     return {finding.key: chosen.entry for finding in findings if (chosen := finding.chosen)}
 
 
@@ -103,7 +103,7 @@ def search(
 
 
 def shortlist(task: TuneTask, top: int) -> list[Choice[Any]]:
-    """The candidates to try: of a convolution the `top` that the cost model likes best, kept apart from each other.
+    """Return the candidates to try: of a convolution the `top` that the cost model likes best, and distinct.
 
     Today's is one of them.
     """
@@ -137,7 +137,7 @@ def _built(
     compiled: dict[Kernel, Future[None]],
     deadline: float,
 ) -> _Built | None:
-    """The choices whose kernels are on the device; None if time runs out before they are."""
+    """Return the choices whose kernels are on the device; None if time runs out before they are."""
     built = _Built([], [])
     for choice in choices:
         kernel = task.dry_step(choice).kernel
@@ -181,7 +181,7 @@ class _Race:
         self._least = math.inf  # seconds of the fastest launch so far
 
     def run(self, choices: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
-        """Seconds of a launch of every one that is right and not hopelessly slow."""
+        """Return the seconds of a launch of every choice that is right and not hopelessly slow."""
         times: dict[Choice[Any], float] = {}
         for choice in choices:
             try:
@@ -204,7 +204,7 @@ class _Race:
             raise KernelError(f"{self.finding.key}: {dict(choice.entry)} broke the device: {error}") from error
 
     def _first_time(self, choice: Choice[Any]) -> float | None:
-        """Seconds of a launch, checked; None for a slow one. Raises WrongResultError, KernelError."""
+        """Return the seconds of a launch, checked; None for a slow one. Raises WrongResultError, KernelError."""
         rig = self.rig
         right = rig.check(choice)
         single = rig.quick(choice)
@@ -222,7 +222,7 @@ class _Race:
         return int(min(max(GRAPH_SECONDS / max(seconds, 1e-9), 2), MAX_LAUNCHES))
 
     def _final(self, best: Sequence[Choice[Any]], others: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
-        """The times of the best, as programmatic dependent launches and not, and of others: measured in turn."""
+        """Measure the best, as programmatic dependent launches and not, and others, in turn; return the seconds."""
         tried = (False, True) if self.rig.task.problem.batch <= MAX_PROGRAMMATIC_BATCH else (False,)
         both = (Choice(choice.tile, one) for choice in best for one in (choice.programmatic, *tried))
         choices = dict.fromkeys([*both, *others])

@@ -60,22 +60,22 @@ class TuneTask:
         return str(self.problem.key)
 
     def candidates(self) -> tuple[Choice[Any], ...]:
-        """Every tile that is worth a try; the first is what is taken without measurements."""
+        """Return every tile that is worth a try; the first is the one without measurements."""
         return tuple(self.kernels.candidates(self.problem, self.layer.facts.multiprocessors))
 
     @property
     def today(self) -> Choice[Any]:
-        """What a plan takes: of the device's tables, or without measurements."""
+        """Choice of a plan: of the device's tables, or without measurements."""
         chosen = self.kernels.choose(self.problem, self.layer.facts)
         return Choice(chosen.tile, chosen.programmatic)
 
     def cut(self, choice: Choice[Any]) -> OpContext[Any]:
-        """The layer on a device whose table has this choice."""
+        """Return the layer on a device whose table has this choice."""
         return replace(self.layer, facts=replace(self.layer.facts, tuned={self.key: choice.entry}))
 
     @cached_property
     def x(self) -> TensorDesc | HostInput:
-        """What is read, at no place."""
+        """Input, at no place."""
         if isinstance(self.kernels.OP_KERNEL, InputKernel):
             return HostInput(NOWHERE, "float32")
         input_dtypes = self.kernels.OP_KERNEL.input_dtypes(self.layer)
@@ -84,7 +84,7 @@ class TuneTask:
 
     @cached_property
     def y(self) -> TensorDesc:
-        """What is stored, at no place."""
+        """Output, at no place."""
         op, element = self.layer.op, y_element(self.layer)
         if isinstance(op, Gemm):
             element = fc_wgmma.output_dtype(self.layer, fc_wgmma.input_dtypes(self.layer) if op.relu else FLOAT)
@@ -93,17 +93,17 @@ class TuneTask:
     def step(
         self, choice: Choice[Any], x: TensorDesc | HostInput, y: TensorDesc, weights: object, places: OpMemory
     ) -> KernelLaunch:
-        """The launch with this choice."""
+        """Return the launch with this choice."""
         (step,) = self.kernels.OP_KERNEL.steps(self.cut(choice), x, y, weights, places)
         return step  # type: ignore[no-any-return]
 
     def dry_step(self, choice: Choice[Any]) -> KernelLaunch:
-        """The launch with this choice, at no place."""
+        """Return the launch with this choice, at no place."""
         return self.step(choice, self.x, self.y, _WEIGHTS[self.kernels.__name__], _NO_PLACES)
 
 
 def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: Sequence[Shape]) -> Iterator[TuneTask]:
-    """Every layer with tiles to choose from: for each precision and layer, the shapes of the input in turn."""
+    """Yield every layer with tiles to choose from: for each precision and layer, the input's shapes in turn."""
     for precision in precisions:
         quantised = _quantised(graph) if precision == "int8" else None
         try:
@@ -121,7 +121,7 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
 
 
 def distinct(found: Iterator[TuneTask]) -> list[TuneTask]:
-    """The first of each problem."""
+    """Return the first task of each problem."""
     first: dict[str, TuneTask] = {}
     for task in found:
         first.setdefault(task.key, task)
@@ -129,7 +129,7 @@ def distinct(found: Iterator[TuneTask]) -> list[TuneTask]:
 
 
 def _quantised(graph: Graph) -> dict[str, QuantisedOp]:
-    """Integers of the right types; their values do not matter, so they take no room."""
+    """Return integers of the right types; their values do not matter, so they take no memory."""
     scales = {name: Scale(1.0, signed) for name, signed in quantised_inputs(graph).items()}
     stored = stored_scales(graph, scales)
     return {
@@ -145,7 +145,7 @@ def _quantised(graph: Graph) -> dict[str, QuantisedOp]:
 
 
 def vgg_graph(vgg: Vgg) -> Graph:
-    """The simplified graph of a net, with weights that are all zero and take no room."""
+    """Return the simplified graph of a net, with weights that are all zero and take no memory."""
     ops: list[Op] = []
     name = "input"
     for layer in vgg.layers:

@@ -114,7 +114,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _compared(result: Content, old: Content | None, options: BenchOptions) -> tuple[Ratio, ...]:
-    """The ratios to an older result, which go into `result` too; none without one."""
+    """Return the ratios to an older result, and add them to `result`; none without one."""
     if old is None or options.compare is None:
         return ()
     ratios = compare(old, result, options.compare)
@@ -151,7 +151,7 @@ def _wanted(options: BenchOptions) -> BenchmarkConfig:
 
 
 def _sample(wanted: BenchmarkConfig) -> tuple[GraphInput, tuple[int, ...]]:
-    """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
+    """Return the model's input, and the shape of one. Raises ModelError for an unusable file, batch or size."""
     graph = wanted.model.graph(outputs=wanted.outputs)
     batches = wanted.batches or (graph.input.shape[0] or 1,)
     shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]

@@ -50,7 +50,7 @@ class BenchOptions:
 
     @property
     def _of_one_model(self) -> dict[str, object]:
-        """What only the benchmark of a model by itself takes; None where it is not given."""
+        """Options that only the benchmark of a single model takes; None where not given."""
         return {
             "--outputs": self.outputs,
             "--iterations": self.iterations or None,

@@ -31,7 +31,7 @@ _LAYERS_OPTIONAL = ("least us", "GB/s", "kernel")
 
 
 def print_result(result: Content) -> None:
-    """All tables and remarks, on stdout."""
+    """Print all tables and remarks on stdout."""
     screen = console()
     model = result["model"]
     shape = "x".join(map(str, model["input_shape"]))
@@ -50,7 +50,7 @@ def print_result(result: Content) -> None:
 
 
 def print_comparison(ratios: Sequence[Ratio], path: Path, threshold: float) -> None:
-    """The ratios to an older result and the verdict, on stdout."""
+    """Print the ratios to an older result and the verdict on stdout."""
     screen = console()
     heading(screen, f"Compared with {path}")
     screen.print(fitting(screen, lambda _: _ratio_table(ratios, threshold), ()))
@@ -77,7 +77,7 @@ def _times_table(result: Content, omitted: Sequence[str]) -> Any:
 
 
 def _time_rows(records: Sequence[Content]) -> list[dict[str, str]]:
-    """One row for each contender of one precision, batch, regime and method, and for its TF32: its fastest variant."""
+    """Return a row for each contender of a precision, batch, regime and method, and its TF32: its fastest variant."""
     chosen = [
         min((r for r in records if (r["name"], r["tf32"]) == kind), key=lambda r: float(r["median_s"]))
         for kind in kinds(records)
@@ -105,14 +105,14 @@ def _time_rows(records: Sequence[Content]) -> list[dict[str, str]]:
 
 
 def _absent_rows(result: Content, precision: str, batch: int) -> list[dict[str, str]]:
-    """One for each peer that has no number there; the reasons stand below the tables."""
+    """Return one row for each peer without a number there; the reasons stand below the tables."""
     present = names(select(result, precision=precision, batch=batch))
     missing = [each["name"] for each in absent(result, precision, batch) if each["name"] not in present]
     return [{"who": name, "variant": "see below", "median": "absent"} for name in missing]
 
 
 def _gpu_cells(gpu: Content) -> dict[str, str]:
-    """Clock and power under load, where they were read."""
+    """Return clock and power under load, where they were read."""
     cells = {"MHz": gpu.get("sm_mhz"), "W": gpu.get("power_w")}
     return {column: f"{value:.0f}" for column, value in cells.items() if value is not None}
 
@@ -140,7 +140,7 @@ def _layer_table(batch: Content, omitted: Sequence[str]) -> Any:
 
 
 def _layer_row(step: str, kernel: str, layers: Sequence[Content]) -> dict[str, str]:
-    """What some layers take together, and their rates."""
+    """Sum up the times of some layers, and their rates."""
     took, least, flop, nbytes = (
         sum(layer[key] for layer in layers) for key in ("median_s", "floor_s", "flop", "nbytes")
     )
@@ -183,7 +183,7 @@ def _remarks(result: Content) -> list[str]:
 
 
 def _who(missing: Content) -> str:
-    """An absent peer, or a variant of it, and where it is missing."""
+    """Describe an absent peer, or a variant of it, and where it is missing."""
     parts = [f"{missing['name']} ({missing['variant']})" if missing["variant"] else missing["name"]]
     parts += [missing["precision"]] if missing["precision"] else []
     parts += [f"batch {missing['batch']}"] if missing["batch"] else []
@@ -191,7 +191,7 @@ def _who(missing: Content) -> str:
 
 
 def _notes(result: Content) -> list[str]:
-    """The notes, and what is there for its time alone."""
+    """Return the notes, and the contenders that are there for their time alone."""
     unchecked = {f"{r['name']} ({r['variant']}): {r['unchecked']}" for r in result["records"] if r["unchecked"]}
     return [*result["notes"], *sorted(unchecked)]
 

@@ -13,7 +13,7 @@ MANY: Final = 20  # lines
 
 
 def tell_left_out(problems: Sequence[str]) -> None:
-    """Say why each of the first inputs is left out, and how many others are."""
+    """Print why each of the first inputs is left out, and how many others are."""
     for problem in problems[:MANY]:
         tell(f"left out: {printable(problem)}")
     if len(problems) > MANY:
@@ -21,6 +21,6 @@ def tell_left_out(problems: Sequence[str]) -> None:
 
 
 def none_left(problems: Sequence[str]) -> InputError:
-    """What to raise where no input can be read."""
+    """Return the error for inputs of which none can be read."""
     others = f" ({len(problems) - 1:,} other inputs cannot be read either)" if len(problems) > 1 else ""
     return InputError(problems[0] + others)

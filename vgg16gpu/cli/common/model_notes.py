@@ -37,12 +37,12 @@ class ModelNotes:
         return self.preprocess.unit_std if self.preprocess else None
 
     def names(self, classes: int) -> Sequence[str]:
-        """A name for each of `classes` classes. Raises InputError when --labels holds another number."""
+        """Return a name for each of `classes` classes. Raises InputError when --labels holds another number."""
         return self.model.labels(classes) if self.labels is None else load_labels(self.labels, classes)
 
 
 def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, labels: Path | None) -> ModelNotes:
-    """The user's words first, then the metadata of the model file, then what its graph lets assume.
+    """Return the user's options first, then the metadata of the model file, then what its graph lets assume.
 
     `graph` is the simplified one, `shape` that of its inputs. Raises InputError and ModelError.
     """
@@ -60,7 +60,7 @@ def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, 
 
 
 def contradiction(model: Model, graph: Graph, notes: ModelNotes, shape: Shape) -> str | None:
-    """A warning when the user's words are not what the file itself says of its pictures. Raises ModelError."""
+    """Return a warning when the user's options differ from the file's own preprocessing. Raises ModelError."""
     if notes.preprocess is None or not notes.preprocess.origin.options:
         return None
     from vgg16gpu.compiler.graph.first_layers import first_layers  # noqa: PLC0415 - who gives no options does without
@@ -79,7 +79,7 @@ def contradiction(model: Model, graph: Graph, notes: ModelNotes, shape: Shape) -
 
 
 def calibrated_otherwise(model: Model, notes: ModelNotes, shape: Shape) -> str | None:
-    """A warning when the scales of int8 come from pictures to which something else was done. Raises ModelError."""
+    """Return a warning when int8's scales come from pictures that were prepared otherwise. Raises ModelError."""
     from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path  # noqa: PLC0415 - int8 alone
 
     before = read_preprocess(model.path)

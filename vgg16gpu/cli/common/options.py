@@ -57,7 +57,7 @@ TESTBENCH_MODELS = tuple(str(folder / name) for name in _TESTBENCH_NAMES for fol
 
 
 def model_argument(*, required: bool = False) -> Callable[[Function], Function]:
-    """MODEL, or --model FILE, which is the same, as the parameter `model`; None without either, unless required."""
+    """Add MODEL, or --model FILE, which is the same, as the parameter `model`; None without either, unless required."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -76,7 +76,7 @@ def model_argument(*, required: bool = False) -> Callable[[Function], Function]:
 
 
 def renamed_option(old: str, new: str, parameter: str, **settings: Any) -> Callable[[Function], Function]:
-    """The option `old` as it was called before, hidden: it sets the parameter of `new`, and says what to write."""
+    """Add the former name `old` of an option, hidden: it sets the parameter of `new`, and says what to write."""
     key = f"earlier_{parameter}"
 
     def decorate(function: Function) -> Function:
@@ -103,7 +103,7 @@ gpu_option: Final = _device("cuda")  # for what a CPU cannot do: it is refused w
 
 
 def devices_option(function: Function) -> Function:
-    """--devices beside --device: the names of several, or None. Only one of the two options may be given."""
+    """Add --devices beside --device: the names of several, or None. Only one of the two options may be given."""
 
     @functools.wraps(function)
     def command(*args: Any, **values: Any) -> Any:
@@ -116,7 +116,7 @@ def devices_option(function: Function) -> Function:
 
 
 def precision_option(function: Function) -> Function:
-    """--precision, a single one."""
+    """Add --precision, a single one."""
     choice = click.Choice(PRECISIONS)
     return click.option("--precision", type=choice, default=PRECISIONS[0], show_default=True, help=HELP["--precision"])(
         function
@@ -124,7 +124,7 @@ def precision_option(function: Function) -> Function:
 
 
 def precisions_option(default: str) -> Callable[[Function], Function]:
-    """--precision, one or several with commas, as the parameter `precisions`."""
+    """Add --precision, one or several with commas, as the parameter `precisions`."""
     return click.option(
         "--precision",
         "precisions",
@@ -137,7 +137,7 @@ def precisions_option(default: str) -> Callable[[Function], Function]:
 
 
 def batch_option(default: str = "the model's, else 1") -> Callable[[Function], Function]:
-    """--batch, a single size, as the parameter `batch`; None without it. `default` is for the help."""
+    """Add --batch, a single size, as the parameter `batch`; None without it. `default` is for the help."""
     text = f"{HELP['--batch']} Default: {default}."
     return click.option("--batch", callback=parse_batch, metavar="N", help=text)
 
@@ -145,7 +145,7 @@ def batch_option(default: str = "the model's, else 1") -> Callable[[Function], F
 def batches_option(
     several: str, default: str | None = None, otherwise: str = "the model's, else 1"
 ) -> Callable[[Function], Function]:
-    """--batch, one size or several, as the parameter `batches`. `several` says what becomes of them.
+    """Add --batch, one size or several, as the parameter `batches`. `several` says what becomes of them.
 
     default: what stands for it; None: nothing, and `otherwise` tells what is done.
     """
@@ -164,14 +164,14 @@ def batches_option(
 
 
 def outputs_option(function: Function) -> Function:
-    """--outputs: what to compute in place of the model's outputs."""
+    """Add --outputs: what to compute in place of the model's outputs."""
     return click.option("--outputs", multiple=True, callback=parse_outputs, metavar="NAMES", help=HELP["--outputs"])(
         function
     )
 
 
 def kernels_option(function: Function) -> Function:
-    """--kernels."""
+    """Add --kernels."""
     text = (
         "Kernels to use wherever they can be: wgmma (tensor cores of Hopper), mma (since Turing), or ffma (float32 "
         "arithmetic), which computes the rest. auto: the best that the device has."
@@ -181,20 +181,20 @@ def kernels_option(function: Function) -> Function:
 
 
 def size_option(function: Function) -> Function:
-    """--size, a single one."""
+    """Add --size, a single one."""
     text = f"{HELP['--size']} For a model that runs at several. Default: the model's."
     return click.option("--size", callback=parse_size, metavar="SIZE", help=text)(function)
 
 
 def sizes_option(default: str, *, square: bool = False) -> Callable[[Function], Function]:
-    """--size, one or several, as the parameter `sizes`: of pairs, or of sides. `default` is for the help."""
+    """Add --size, one or several, as the parameter `sizes`: of pairs, or of sides. `default` is for the help."""
     callback = parse_squares if square else parse_sizes
     text = f"{HELP['--size']} {_SQUARE if square else ''}Several with commas. Default: {default}."
     return click.option("--size", "sizes", multiple=True, callback=callback, metavar="SIZES", help=text)
 
 
 def square_size_option(default: int, more: str = "") -> Callable[[Function], Function]:
-    """--size for what is made square, as the number of pixels `size`."""
+    """Add --size for what is made square, as the number of pixels `size`."""
     text = f"{HELP['--size']} {_SQUARE}{more}".rstrip()
     return click.option(
         "--size", callback=parse_square, default=str(default), show_default=True, metavar="SIZE", help=text
@@ -202,19 +202,19 @@ def square_size_option(default: int, more: str = "") -> Callable[[Function], Fun
 
 
 def json_option(function: Function) -> Function:
-    """--json."""
+    """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(function)
 
 
 def labels_option(function: Function) -> Function:
-    """--labels, which overrides what the model file says of itself."""
+    """Add --labels, which overrides what the model file says of itself."""
     text = "Class names, one a line. Default: the model's own, else ImageNet's for 1000 classes."
     path = click.Path(dir_okay=False, path_type=Path)
     return click.option("--labels", type=path, metavar="FILE", help=text)(function)
 
 
 def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make: str = "") -> Path:
-    """The model file that --model names; without it the first of `defaults` that exists.
+    """Return the model file that --model names; without it the first of `defaults` that exists.
 
     Raises ModelError that says how to make or fetch one. A named file is left to the loader to judge.
     """
@@ -238,5 +238,5 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
 
 
 def new_model(name: str) -> Path:
-    """Where a model file goes that was given no place: ./models if there is one, else here."""
+    """Return the path of a model file that was given no place: in ./models if there is one, else here."""
     return MODEL_FOLDER / name if MODEL_FOLDER.is_dir() else Path(name)

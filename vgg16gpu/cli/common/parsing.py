@@ -49,28 +49,28 @@ class Real(click.FloatRange):
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """'244' -> (244, 244); '224x320' -> (224, 320), height first."""
+    """Parse '244' -> (244, 244); '224x320' -> (224, 320), height first."""
     return None if value is None else _size(value)
 
 
 def parse_sizes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """('224,320x240', '64') -> ((224, 224), (320, 240), (64, 64))."""
+    """Parse ('224,320x240', '64') -> ((224, 224), (320, 240), (64, 64))."""
     return tuple(dict.fromkeys(_size(part.strip()) for value in values for part in value.split(",")))
 
 
 def parse_square(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """'244' or '244x244' -> 244; another height than width is refused."""
+    """Parse '244' or '244x244' -> 244; another height than width is refused."""
     size = parse_size(context, parameter, value)
     return None if size is None else _square(*size)
 
 
 def parse_squares(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
-    """('224,320x320', '64') -> (224, 320, 64)."""
+    """Parse ('224,320x320', '64') -> (224, 320, 64)."""
     return tuple(_square(*size) for size in parse_sizes(context, parameter, values))
 
 
 def parse_floats(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """'0.5,0.5,0.5' -> (0.5, 0.5, 0.5)."""
+    """Parse '0.5,0.5,0.5' -> (0.5, 0.5, 0.5)."""
     if value is None:
         return None
     numbers = [real_value(part) for part in value.replace(",", " ").split()]
@@ -80,12 +80,12 @@ def parse_floats(_: click.Context, __: click.Parameter, value: str | None) -> tu
 
 
 def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """'1,5,500' -> (1, 5, 500); () without a value."""
+    """Parse '1,5,500' -> (1, 5, 500); () without a value."""
     return _counts(value, "1,5,500")
 
 
 def parse_batches(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """'1,8,32' -> (1, 8, 32), each once; () without a value."""
+    """Parse '1,8,32' -> (1, 8, 32), each once; () without a value."""
     batches = _counts(value, "1,8,32")
     if large := [batch for batch in batches if batch > MAX_BATCH]:
         raise click.BadParameter(f"'{large[0]}' images are too many for a run: give at most {MAX_BATCH}")
@@ -93,7 +93,7 @@ def parse_batches(_: click.Context, __: click.Parameter, value: str | None) -> t
 
 
 def parse_batch(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """'8' -> 8; None without a value."""
+    """Parse '8' -> 8; None without a value."""
     batches = parse_batches(context, parameter, value)
     if len(batches) > 1:
         raise click.BadParameter(f"'{value}' is several: this command runs one number of images")
@@ -101,7 +101,7 @@ def parse_batch(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def parse_cores(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """'8-10,2' -> (2, 8, 9, 10), if this process may use them; () without a value."""
+    """Parse '8-10,2' -> (2, 8, 9, 10), if this process may use them; () without a value."""
     if value is None:
         return ()
     found = set[int]()
@@ -118,7 +118,7 @@ def parse_cores(_: click.Context, __: click.Parameter, value: str | None) -> tup
 
 
 def _movable(cores: set[int]) -> set[int]:
-    """Those of them that this process could move to: they may be more than those that it is kept on now."""
+    """Return the cores to which this process could move, which may be more than those of its present affinity."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, cores)
@@ -130,14 +130,14 @@ def _movable(cores: set[int]) -> set[int]:
 
 
 def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
-    """The name of a device, if it is one."""
+    """Return the name of a device, if it is one."""
     if not is_device_name(value):
         raise click.BadParameter(f"'{printable(value)}' is not a device: give auto, cuda, cuda:N or cpu")
     return value
 
 
 def parse_devices(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:2' -> ('cpu', 'cpu'); None without a value."""
+    """Parse 'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:2' -> ('cpu', 'cpu'); None without a value."""
     try:
         return None if value is None else split_devices(value)
     except DeviceError as error:
@@ -145,7 +145,7 @@ def parse_devices(_: click.Context, __: click.Parameter, value: str | None) -> t
 
 
 def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """'3/16' -> (3, 16): the process of that number, counted from 0, among so many."""
+    """Parse '3/16' -> (3, 16): the process of that number, counted from 0, and the number of processes."""
     if value is None:
         return None
     number, slash, count = value.partition("/")
@@ -156,14 +156,14 @@ def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tup
 
 
 def parse_ray(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Where a Ray cluster is: auto, local, local:N, HOST:PORT, ray://HOST:PORT."""
+    """Return the place of a Ray cluster: auto, local, local:N, HOST:PORT, ray://HOST:PORT."""
     if value is None or value == "auto" or _RAY.fullmatch(value):
         return value
     raise click.BadParameter(f"'{printable(value)}' is no Ray cluster: give auto, HOST:PORT, local or local:N")
 
 
 def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
-    """('relu3_3,features.22', 'y') -> ('relu3_3', 'features.22', 'y'); None without any."""
+    """Parse ('relu3_3,features.22', 'y') -> ('relu3_3', 'features.22', 'y'); None without any."""
     names = [part.strip() for value in values for part in value.split(",")]
     if not all(names):
         raise click.BadParameter("a name is empty: give names with commas, as in relu3_3,features.22")
@@ -171,7 +171,7 @@ def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) 
 
 
 def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
-    """A callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
+    """Return a callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
 
     def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
         wanted = [part.strip() for part in value.split(",")] if value is not None else []

@@ -39,14 +39,14 @@ class PixelOptions:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What is not left out, as it is written; without the numbers."""
+        """Options that are given, as they are written; without the numbers."""
         choices = {name: value for name, value in vars(self).items() if value is not None}
         texts = {name: f" {value}" for name, value in choices.items() if isinstance(value, str)}
         return tuple(f"--{name.replace('_', '-')}{texts.get(name, '')}" for name in choices)
 
 
 def preprocess_options(function: Function) -> Function:
-    """--preprocess, --mean, --std, --channel-order, --fit and --interpolation, as one argument `pixels`."""
+    """Add --preprocess, --mean, --std, --channel-order, --fit and --interpolation, as one argument `pixels`."""
 
     @functools.wraps(function)
     def command(*arguments: Any, **values: Any) -> Any:
@@ -67,7 +67,7 @@ def preprocess_options(function: Function) -> Function:
 
 
 def chosen(options: PixelOptions, channels: int, otherwise: Callable[[], Preprocess]) -> Preprocess:
-    """What the user says, else `otherwise`, in its parts. Raises InputError for what does not fit the model."""
+    """Return the user's choice, else `otherwise`, part by part. Raises InputError for what does not fit the model."""
     for name in ("mean", "std"):
         values = getattr(options, name)
         if values is not None and len(values) != channels:
@@ -85,7 +85,7 @@ def chosen(options: PixelOptions, channels: int, otherwise: Callable[[], Preproc
 
 
 def _changed(base: Preprocess, options: PixelOptions) -> Preprocess:
-    """The parts that the user names in place of the others."""
+    """Replace the parts that the user names."""
     has_numbers = options.mean is not None or options.std is not None
     order = options.channel_order
     if has_numbers and base.origin.kind == "assumed":

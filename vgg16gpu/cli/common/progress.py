@@ -41,7 +41,7 @@ class Counter:
             self._bar.stop()
 
     def add(self, count: int) -> None:
-        """So many more are done."""
+        """Add `count` to what is done."""
         self._done += count
         self._total = max(self._total, self._done)
         now = time.monotonic()

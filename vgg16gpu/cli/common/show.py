@@ -19,7 +19,7 @@ from vgg16gpu.io.shown import escaped_lines, printable, printable_lines
 
 
 def progress(*, quiet: bool = False) -> Progress:
-    """A progress bar on stderr, shown on a terminal only."""
+    """Return a progress bar on stderr, shown on a terminal only."""
     screen = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
@@ -36,7 +36,7 @@ _FRAME = 3  # characters around a column: a line and two blanks
 
 
 def fitting(screen: Console, build: Callable[[Sequence[str]], Table], optional: Sequence[str]) -> Table:
-    """The table without the first so many of `optional`, as few as need be. Numbers stay on a line, text may wrap.
+    """Build a table that fits, without as few of `optional` as need be. Numbers stay on a line, text may wrap.
 
     `build` gets the names of the columns to leave out. Rich by itself splits words before it narrows long texts.
     """
@@ -50,7 +50,7 @@ def fitting(screen: Console, build: Callable[[Sequence[str]], Table], optional: 
 
 
 def _share(columns: Sequence[Column], room: int) -> None:
-    """Widths: what columns need at least; of the room beyond that those that want little get all, the others alike."""
+    """Set widths: what columns need at least; beyond that those that want little get all, the others alike."""
     wanting = sorted(columns, key=lambda column: _most(column) - _least(column))
     for left, column in zip(range(len(wanting), 0, -1), wanting, strict=True):
         least = _least(column)
@@ -59,7 +59,7 @@ def _share(columns: Sequence[Column], room: int) -> None:
 
 
 def _least(column: Column) -> int:
-    """The width of the longest word, of a number that of all of it."""
+    """Return the width of the longest word, for a number of all of it."""
     if column.justify == "right":
         return _most(column)
     return max(len(word) for text in _texts(column) for word in text.split() or [""])
@@ -85,18 +85,18 @@ class Screen(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr that neither colours nor cuts what goes into a pipe."""
+    """Return a console on stdout or stderr that neither colours nor cuts what goes into a pipe."""
     plain = Screen(stderr=stderr, highlight=False)
     return plain if plain.is_terminal else Screen(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def heading(screen: Console, text: str) -> None:
-    """A line in bold, of plain text."""
+    """Print a line of plain text in bold."""
     screen.print(printable(text), style="bold", markup=False)
 
 
 def from_here(path: str) -> str:
-    """A path below the current folder without that; any other as it is, and all where that folder is gone."""
+    """Strip the current folder from a path below it; any other stays, and all where that folder is gone."""
     try:
         here = f"{Path.cwd()}{os.sep}"
     except OSError:
@@ -105,12 +105,12 @@ def from_here(path: str) -> str:
 
 
 def print_json(content: Any) -> None:
-    """One JSON object on stdout; NaN and infinities become null."""
+    """Print one JSON object on stdout; NaN and infinities become null."""
     click.echo(json.dumps(finite_or_none(content), indent=2, allow_nan=False))
 
 
 def table(columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
-    """An empty table; the columns named in `right` hold numbers."""
+    """Return an empty table; the columns named in `right` hold numbers."""
     result = Table()
     for column in columns:
         result.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -118,17 +118,17 @@ def table(columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
 
 
 def add_row(target: Table, *cells: object, end_section: bool = False, style: str | None = None) -> None:
-    """A row of plain text: file names may hold brackets, which rich would take for markup, and escape sequences."""
+    """Add a row of plain text: file names may hold brackets, which are rich's markup, and escape sequences."""
     target.add_row(*(Text(printable_lines(str(cell))) for cell in cells), end_section=end_section, style=style)
 
 
 def sentence(text: str) -> str:
-    """The same with a capital letter; what follows keeps its own."""
+    """Capitalise the first letter; what follows keeps its own."""
     return text[:1].upper() + text[1:]
 
 
 def seconds(value: float | None) -> str:
-    """A time with three digits in the unit that suits it; a dash for None."""
+    """Format a time with three digits in the unit that suits it; a dash for None."""
     if value is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
@@ -138,17 +138,17 @@ def seconds(value: float | None) -> str:
 
 
 def per_second(value: float) -> str:
-    """A rate as a whole number, or two digits of one below ten: a slow machine does not do nothing."""
+    """Format a rate as a whole number, or two digits of one below ten: a slow machine does not do nothing."""
     return f"{value:,.0f}" if value >= 10 or not value else f"{value:.2g}"
 
 
 def megabytes(nbytes: int) -> str:
-    """Bytes as decimal megabytes."""
+    """Format bytes as decimal megabytes."""
     return f"{nbytes / 1e6:,.2f} MB"
 
 
 def share_lines(shares: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What each of several devices has done."""
+    """Yield a line on the work of each of several devices."""
     whole = sum(share["images"] for share in shares) or 1
     for share in shares:
         problem = f"; taken out: {printable(share['problem'])}" if share["problem"] else ""

@@ -24,7 +24,7 @@ def tell(message: str) -> None:
 
 
 def never_fail_on_text() -> None:
-    """Characters that the encoding of stdout or stderr does not have are written as escapes."""
+    """Write characters that the encoding of stdout or stderr does not have as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -38,7 +38,7 @@ class Teller(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One remark."""
+        """Print one remark."""
         message = record.getMessage()
         self.told.append(message)
         tell(message)
@@ -62,13 +62,13 @@ def telling_log() -> Iterator[None]:
 
 
 def set_verbosity(verbosity: int) -> None:
-    """What of the log is shown: at 0 warnings, at 1 also what the package does, at 2 all; at -1 errors alone."""
+    """Set what is shown of the log: at 0 warnings, at 1 also what the package does, at 2 all; at -1 errors alone."""
     _log.setLevel(logging.ERROR if verbosity < 0 else _LEVELS[min(verbosity, 2)])
     _waiting.setLevel(logging.ERROR if verbosity < 0 else min(_log.level, logging.INFO))
 
 
 def device_words(choice: str) -> str:
-    """Which device was chosen and why, unless a warning has said why already."""
+    """Return which device was chosen and why, unless a warning has said why already."""
     kind, _, reason = choice.partition(": ")
     was_told = any(reason in message for message in _teller.told)
     return f"{kind}, for the reason above" if was_told else choice

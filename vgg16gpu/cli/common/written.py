@@ -52,7 +52,7 @@ class WritingCommand(click.Command):
 
 
 def model_files(path: Path) -> Iterator[Named]:
-    """What a model is read from: its file, the scales beside it, the files that have its weights."""
+    """Yield the files of a model: its own, the scales beside it, the files that have its weights."""
     from vgg16gpu.compiler.quantization.scale_file import scales_path  # noqa: PLC0415 - few commands come here
 
     yield "the model", path
@@ -102,7 +102,7 @@ def _model(name: str | Path) -> Iterator[Named]:
 
 
 def _default_models(command: str | None) -> Iterator[Path]:
-    """The files that may be the model where none is named."""
+    """Yield the files that may be the model where none is named."""
     from vgg16gpu.cli.common.options import DEFAULT_MODELS, TESTBENCH_MODELS  # noqa: PLC0415 - as above
 
     names = (*TESTBENCH_MODELS, *DEFAULT_MODELS) if command == "testbench" else DEFAULT_MODELS
@@ -110,7 +110,7 @@ def _default_models(command: str | None) -> Iterator[Path]:
 
 
 def _values(ctx: click.Context) -> Iterator[tuple[click.Parameter, str | Path]]:
-    """Every text and path of the command line, with its option."""
+    """Yield every text and path of the command line, with its option."""
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         for each in value if isinstance(value, tuple | list) else (value,):
@@ -123,7 +123,7 @@ def _flag(option: click.Parameter) -> str:
 
 
 def _taken(folder: str | Path) -> Iterator[str]:
-    """The files of a folder that a command may take for inputs."""
+    """Yield the files of a folder that a command may take for inputs."""
     from vgg16gpu.pictures.content import IMAGE_SUFFIXES, NUMBER_SUFFIXES, picture_kind, read_head  # noqa: PLC0415 - only where an output is there already
 
     for place, _, names in os.walk(folder, followlinks=True):
@@ -137,7 +137,7 @@ def _taken(folder: str | Path) -> Iterator[str]:
 
 
 def _external_files(path: Path) -> set[str]:
-    """The names of the files that have a model's weights; none of one that cannot be read, which the command says."""
+    """Return the names of the files that have a model's weights; none if it cannot be read, which the command says."""
     from vgg16gpu.compiler.onnx.file import open_onnx  # noqa: PLC0415 - as above
     from vgg16gpu.compiler.onnx.wire import INSIDE  # noqa: PLC0415 - as above
 

@@ -55,7 +55,7 @@ class ResolvedConfig:
 
     @property
     def spec(self) -> InputSpec:
-        """What one sample must be."""
+        """Form of one sample."""
         return replace(
             spec_of(self.graph.input, self.shape, self.notes.preprocess),
             allow_nonfinite=self.options.allow_nonfinite,
@@ -64,7 +64,7 @@ class ResolvedConfig:
 
     @property
     def assumption(self) -> str:
-        """What is assumed of pictures because neither file nor user says it; "" where somebody does."""
+        """Warning about an assumed preprocessing; "" where file or user gives one."""
         preprocess = self.notes.preprocess
         told = preprocess.assumption(*self.shape[1:]) if preprocess else ""
         return f"warning: {told}; --preprocess says how" if told else ""
@@ -86,10 +86,10 @@ class ResolvedConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes. Raises InputError when --labels has another number."""
+        """Names of the classes. Raises InputError when --labels has another number."""
         return tuple(self.notes.names(self.classes)) if self.top else ()
 
     def batch(self, kind: str) -> int:
-        """The one batch size for a kind of device: bits may differ from size to size."""
+        """Return the one batch size for a kind of device: bits may differ from size to size."""
         given = max(self.options.batches, default=0)
         return given or default_batch(len(self.listing.files), self.graph, self.shape, kind)

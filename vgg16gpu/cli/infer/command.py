@@ -120,7 +120,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _opening_ahead(options: InferOptions) -> AbstractContextManager[object]:
-    """The first GPU starts beside the imports, unless each has a process of its own, which does that."""
+    """Start the first GPU beside the imports, unless each has a process of its own, which does that."""
     if not options.devices:
         return opening_ahead(options.device)
     from vgg16gpu.cluster.cards import have_processes  # noqa: PLC0415 - one device does without
@@ -131,7 +131,7 @@ def _opening_ahead(options: InferOptions) -> AbstractContextManager[object]:
 
 
 def _what_computes(options: InferOptions) -> Callable[[InferOptions], int]:
-    """One run, or a part of a job. Raises UsageError for options of the other."""
+    """Return the function for one run, or for a part of a job. Raises UsageError for options of the other."""
     if options.shard and options.ray:
         raise click.UsageError("--shard is for schedulers other than Ray: give --ray or --shard")
     if options.shard or options.ray:

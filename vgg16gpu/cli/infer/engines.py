@@ -23,7 +23,7 @@ class Planned(Protocol):
 
     @property
     def arithmetic(self) -> str:
-        """What multiplies."""
+        """Arithmetic of the products."""
 
 
 class ReportedEngine(Answering, Protocol):
@@ -35,7 +35,7 @@ class ReportedEngine(Answering, Protocol):
 
     @property
     def plan(self) -> Planned:
-        """That of the size which ran last."""
+        """Plan of the size that ran last."""
 
 
 class Engines(Protocol):
@@ -46,15 +46,15 @@ class Engines(Protocol):
         """One that works."""
 
     def run(self, x: Images) -> object:
-        """A run of a batch, host to host."""
+        """Run a batch, host to host."""
 
     def answers(
         self, folder: FilePipeline, ranking: Ranking, codec: PictureCodec | None
     ) -> AbstractContextManager[AnswerStream]:
-        """What they make of the files. codec: what decodes on the first device, where that is of this process."""
+        """Return the answers for the files. codec: the decoder on the first device, if that is in this process."""
 
     def shares(self, stream: AnswerStream) -> list[dict[str, Any]] | None:
-        """What each device of several has done, as plain data."""
+        """Return the work of each device of several, as plain data; None for a single one."""
 
 
 @dataclass(frozen=True)
@@ -74,4 +74,4 @@ class OneEngine:
         return folder.answers(self.engine, ranking, codec=codec)
 
     def shares(self, stream: AnswerStream) -> None:
-        """There is nobody to share with."""
+        """Return None: there is one device."""

@@ -38,7 +38,7 @@ from vgg16gpu.runtime.answers.folder import default_batch
 
 
 def compute_shards(options: InferOptions) -> int:
-    """The shards of --shard I/N that are not whole yet; the end of the job, if these were the last. The exit code."""
+    """Compute the shards of --shard I/N that are not whole; end the job if they were the last. Return the exit code."""
     assert options.shard is not None
     number, count = options.shard
     with ExitStack() as stack:
@@ -60,7 +60,7 @@ def compute_shards(options: InferOptions) -> int:
 
 
 def _devices(options: InferOptions, stack: ExitStack) -> tuple[Sequence[Opened] | Sequence[str], str]:
-    """Devices that `stack` closes, or the names of those that have processes of their own; and of which kind."""
+    """Return devices that `stack` closes, or the names of those with processes of their own; and their kind."""
     names = resolve_devices(options.devices or (options.device,))
     if have_processes(names):
         return names, kind_of(names[0])
@@ -71,7 +71,7 @@ def _devices(options: InferOptions, stack: ExitStack) -> tuple[Sequence[Opened] 
 
 
 def compute_on_ray(options: InferOptions) -> int:
-    """All shards that are not whole yet, on Ray; then the end of the job. The exit code."""
+    """Compute all shards that are not whole on Ray; then end the job. Return the exit code."""
     assert options.ray is not None
     if options.devices or ":" in options.device:
         raise click.UsageError("--ray gives each actor its device: say --device cuda, cpu or auto")
@@ -90,10 +90,10 @@ def compute_on_ray(options: InferOptions) -> int:
 
 
 def prepared(options: InferOptions, kind: str, workers: int) -> ShardJob:
-    """The job, its folder made or found to be its own.
+    """Return the job, with its folder made or found to be its own.
 
-    kind: of the devices that will compute it. workers: how many processes or actors. Raises InputError for options
-    that do not go with a job, and where the folder is of another one.
+    kind: of the devices that will compute it. workers: how many processes or actors. Raises InputError for options that
+    do not go with a job, and where the folder is of another one.
     """
     _check(options)
     assert options.output is not None
@@ -142,7 +142,7 @@ def prepared(options: InferOptions, kind: str, workers: int) -> ShardJob:
 
 
 def _read(options: InferOptions, model: Path) -> Iterator[Named]:
-    """The files that the job reads, but for its inputs."""
+    """Yield the files that the job reads, but for its inputs."""
     yield from model_files(model)
     for what, path in (("the list", options.files_from), ("the file of labels", options.labels)):
         if path is not None:
@@ -150,7 +150,7 @@ def _read(options: InferOptions, model: Path) -> Iterator[Named]:
 
 
 def ended(options: InferOptions, job: ShardJob) -> int:
-    """Say how the job stands; check and end it where all shards are whole. The exit code."""
+    """Print the state of the job; check and end it where all shards are whole. Return the exit code."""
     folder = JobFolder(job.folder)
     missing = job.cut.count - len(folder.whole(job.cut))
     where = printable(str(options.output))
@@ -177,7 +177,7 @@ def ended(options: InferOptions, job: ShardJob) -> int:
 
 
 def say(options: InferOptions, text: str) -> None:
-    """A remark, unless none are wanted."""
+    """Print a remark, unless --quiet or --json is given."""
     if not (options.quiet or options.as_json):
         tell(text)
 
@@ -194,7 +194,7 @@ def _check(options: InferOptions) -> None:
 
 
 def _manifest(options: InferOptions) -> tuple[Manifest | None, Listing]:
-    """The list as a file of the user's, or as files that were found."""
+    """Return the list as a file of the user's, or as files that were found. Raises InputError."""
     if options.files_from and options.files_from.endswith(SUFFIX):
         if options.images:
             raise InputError(f"--files-from '{options.files_from}' is the whole list; name no other inputs beside it")

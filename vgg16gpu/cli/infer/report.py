@@ -65,7 +65,7 @@ class Stages:
 
     @classmethod
     def of(cls, folder: FilePipeline, stream: AnswerStream, answering: float, writing: float) -> Stages:
-        """Those of a run that ends now. answering: seconds since the engine was there."""
+        """Return the stages of a run that ends now. answering: seconds since the engine was built."""
         loading, device, told = folder.loader.seconds, stream.seconds, stream.decoded
         wall = time.perf_counter() - folder.started
         return cls(
@@ -90,7 +90,7 @@ class Stages:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """How much of the time each stage was at work."""
+        """Share of the time in which each stage was at work."""
         seconds = {
             "building": self.building,
             "reading": self.reading / self.threads,
@@ -117,7 +117,7 @@ class Stages:
 
 
 def steady_seconds(engine: ReportedEngine, run: Callable[[Images], object], first_run: float) -> float | None:
-    """A run of the engine's batch by `run`, once warm, host to host: the median of some; None where one takes long.
+    """Return the median seconds of warm runs of the engine's batch, host to host; None where one takes long.
 
     Of numbers that mean nothing: times do not depend on them.
     """
@@ -151,7 +151,7 @@ def report_of(
     stages: Stages,
     shares: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """What `infer` found, as plain data: that of --json. shares: what each of several devices has done."""
+    """Return the results of `infer` as plain data, for --json. shares: the work of each of several devices."""
     engine = engines.engine
     timings, first, batch = engine.timings, stream.seconds.first_run, engine.program.batch
     with stage("further runs"):
@@ -185,7 +185,7 @@ def report_of(
 
 
 def report_of_nothing(asked: ResolvedConfig, device: DeviceFacts, device_choice: str) -> dict[str, Any]:
-    """The same of a run that had no input left to compute."""
+    """Return the same for a run that had no input left to compute."""
     report: dict[str, Any] = {
         "model": str(asked.path),
         "precision": asked.options.precision,
@@ -211,12 +211,12 @@ def report_of_nothing(asked: ResolvedConfig, device: DeviceFacts, device_choice:
 
 
 def told_of(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report tells how the run went, without anything of single inputs: for the log."""
+    """Return the parts of a report that tell how the run went, without single inputs: for the log."""
     return {name: report[name] for name in _TOLD}
 
 
 def _preprocess(asked: ResolvedConfig, folder: FilePipeline, stream: AnswerStream) -> dict[str, Any] | None:
-    """What was done to pictures and pixels; None where all inputs were numbers."""
+    """Return the preprocessing of pictures and pixels; None where all inputs were numbers."""
     preprocess = asked.notes.preprocess
     if preprocess is None or "uint8" not in stream.element_types:
         return None
@@ -226,7 +226,7 @@ def _preprocess(asked: ResolvedConfig, folder: FilePipeline, stream: AnswerStrea
 
 
 def _decode(folder: FilePipeline, stream: AnswerStream) -> dict[str, Any] | None:
-    """Who decoded pictures, and how many; None where there were none."""
+    """Return the decoder of pictures, and how many it decoded; None where there were none."""
     read, told = folder.loader.decoded, stream.decoded
     if not read:
         return None
@@ -243,7 +243,7 @@ def _decode(folder: FilePipeline, stream: AnswerStream) -> dict[str, Any] | None
 
 
 def _size(asked: ResolvedConfig) -> str | None:
-    """What size pictures are brought to; None where nobody could choose it, or somebody did."""
+    """Return the size that pictures are brought to; None where it was fixed or the user chose it."""
     if asked.options.size is not None or not takes_any_size(asked.graph):
         return None
     height, width = asked.shape[1:]
@@ -257,7 +257,7 @@ def _probabilities(asked: ResolvedConfig) -> str | None:
 
 
 def print_report(report: dict[str, Any], tally: RunSummary, *, every_input: bool = False) -> None:
-    """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
+    """Print table, remarks and times on stdout. Many inputs are summed up unless `every_input`."""
     screen = console()
     if report["probabilities"]:
         heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")

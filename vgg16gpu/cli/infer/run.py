@@ -49,7 +49,7 @@ def infer(options: InferOptions) -> int:
 
 
 def _writing(options: InferOptions) -> Writing | None:
-    """What writes --output; None without it."""
+    """Return the writer of --output; None without it. Raises InputError for options that need it."""
     if options.output:
         from vgg16gpu.cli.infer.writing import Writing  # noqa: PLC0415 - a few pictures on a screen do without
 
@@ -77,7 +77,7 @@ class _InferRun:
             writing.begin(asked)
 
     def begun(self, stack: ExitStack) -> int:
-        """All files, from the first on."""
+        """Compute all files, from the first on; return the exit code."""
         # Decoding starts at once, and a mistyped input does not cost a compilation.
         folder = self._folder(stack)
         with stage("first input"):
@@ -86,7 +86,7 @@ class _InferRun:
         return self._compute(stack, folder)
 
     def resumed(self, stack: ExitStack) -> int:
-        """The files that have no row yet."""
+        """Compute the files that have no row yet; return the exit code."""
         asked = self._asked
         assert self._writing is not None
         self._writing.take_recorded_kernels()
@@ -128,7 +128,7 @@ class _InferRun:
         return have_processes(self._devices)
 
     def _open(self, stack: ExitStack) -> None:
-        """The devices; where they have processes, the engines with them."""
+        """Open the devices; where they have processes, the engines with them."""
         if self._are_apart():
             from vgg16gpu.cluster.cards import kind_of  # noqa: PLC0415 - one device does without
 
@@ -141,13 +141,13 @@ class _InferRun:
             self._ahead = stack.enter_context(closing(CodecAhead(self._opened[0].device, self._asked.options.decode)))
 
     def _first(self) -> tuple[DeviceFacts, str]:
-        """What is known of the first device, and why it is this one."""
+        """Return the facts of the first device, and why it is this one."""
         if self._cards:
             return self._cards.engine.device.facts, self._cards.engine.device_choice
         return self._opened[0].device.facts, self._opened[0].choice
 
     def _codec(self) -> PictureCodec | None:
-        """What decodes on the first device, once it is known; None where nothing does."""
+        """Return the decoder on the first device, once it is known; None without one."""
         if self._ahead is None:
             return None
         with stage("decoder"):
@@ -199,7 +199,7 @@ class _InferRun:
         return self._exit_code()
 
     def _engines(self, stack: ExitStack) -> Engines:
-        """Those of this process."""
+        """Return the engines of this process."""
         opened, kind = self._opened, self._opened[0].device.facts.kind
         if len(opened) > 1:
             return self._several(stack, opened, kind)
@@ -213,7 +213,7 @@ class _InferRun:
         return SeveralEngines(pool, self._asked.options.decode if self._decodes_on_device else None)
 
     def _built(self, kind: str) -> dict[str, Any]:
-        """The options of engines on devices of a kind."""
+        """Return the options of engines on devices of a kind."""
         asked, options = self._asked, self._asked.options
         return {
             "precision": options.precision,
@@ -245,7 +245,7 @@ class _InferRun:
             self._writing_seconds += time.perf_counter() - start
 
     def _tell_errors(self, answers: PredictionBatch) -> None:
-        """The first ones; the summary counts all."""
+        """Print the first errors; the summary counts all."""
         room = max(0, MANY - self._tally.unread)
         for i in sorted(answers.unread)[:room]:
             tell(printable(answers.errors[i]))
@@ -266,7 +266,7 @@ class _InferRun:
             tell(printable(text))
 
     def _exit_code(self) -> int:
-        """Say what is wrong with inputs and with answers. Who allows NaN reckons with no answers."""
+        """Print what is wrong with inputs and answers; return the exit code. With --allow-nonfinite NaN is right."""
         tally, options = self._tally, self._asked.options
         if tally.unread > MANY:
             tell(f"{tally.unread - MANY:,} other inputs cannot be read either; --output and --json name them all")

@@ -12,7 +12,7 @@ REASONS = 5
 
 
 def print_summary(screen: Console, tally: RunSummary, *, has_output: bool = False) -> None:
-    """Counts, reasons, and the most frequent best classes."""
+    """Print counts, reasons, and the most frequent best classes."""
     kinds = ((tally.silent, "without an answer"), (tally.unread, "not read"))
     counts = [f"{tally.answered:,} answered", *(f"{count:,} {kind}" for count, kind in kinds if count)]
     screen.print(f"{tally.total:,} inputs: {', '.join(counts)}")
@@ -24,7 +24,7 @@ def print_summary(screen: Console, tally: RunSummary, *, has_output: bool = Fals
 
 
 def _print_classes(screen: Console, tally: RunSummary) -> None:
-    """A row for each of the most frequent best classes, the more certain one first where they are as frequent."""
+    """Print a row for each of the most frequent best classes, the more certain one first of equally frequent ones."""
     found = tally.classes
     ordered = sorted(found, key=lambda index: (-found[index], -tally.probability[index]))
     numbers = ["class", "inputs", "share", "mean probability"]

@@ -44,7 +44,7 @@ class RunSummary:
         return len(self.inputs) + len(self.unreadable) == self.total
 
     def add(self, answers: PredictionBatch) -> None:
-        """More of them."""
+        """Add the answers."""
         self.total += len(answers.names)
         bests = answers.best[:, 0].tolist() if answers.best.shape[1] else ()
         for best, certain in zip(bests, answers.probabilities[:, 0].tolist() if bests else (), strict=True):

@@ -30,7 +30,7 @@ class Writing:
     """The file of --output: checked at once, opened once there is a device."""
 
     def __init__(self, options: InferOptions) -> None:
-        """Raises InputError for a path that cannot be written, or is no file of results."""
+        """Check the path. Raises InputError for one that cannot be written, or is no file of results."""
         assert options.output is not None
         self._path = options.output
         self._is_file = str(self._path) != STANDARD_OUTPUT
@@ -48,7 +48,7 @@ class Writing:
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
     def open(self, asked: ResolvedConfig, device: DeviceFacts, decoder: str) -> ResultWriter:
-        """Where the rows go. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
+        """Return the writer of rows. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
         options = asked.options
         columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
         return open_results(
@@ -60,14 +60,14 @@ class Writing:
         )
 
     def take_recorded_kernels(self) -> None:
-        """Let devices that are opened from now on compute float32 as the run that is to go on did, if it says how."""
+        """Compute float32 on devices opened from now on as the run to be resumed did, if its record says how."""
         with suppress(*OTHER_FORM):
             found = read_json(record_path(self._path))["run"]["options"].get("float32")
             if found in tuned.FLOAT32_KERNELS:
                 os.environ.setdefault(tuned.ENVIRONMENT, found)  # also of the processes of several devices
 
     def skip(self, results: ResultWriter, listing: Listing) -> tuple[int, int]:
-        """The (file, sample) behind the rows that are done. Raises InputError where these are of other files."""
+        """Return the (file, sample) behind the rows that are done. Raises InputError where these are of other files."""
         first, names = first_open(results.done, listing)
         results.skip(names)
         return first
@@ -80,7 +80,7 @@ class Writing:
 
 
 def run_options(asked: ResolvedConfig, device: str, batch: int) -> dict[str, Any]:
-    """What of the command line changes an answer, but for who decodes. device: its name or kind."""
+    """Return the options that change an answer, but for the decoder. device: its name or kind."""
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
         "precision": options.precision,

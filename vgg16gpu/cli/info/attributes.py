@@ -19,7 +19,7 @@ _MOST_SHOWN: Final = 32  # items of a list; the JSON form has all
 
 
 def describe_nodes(path: Path) -> dict[str, Any]:
-    """The file's versions and nodes as plain data. Raises ModelError for what is no ONNX file."""
+    """Return the file's versions and nodes as plain data. Raises ModelError unless it is an ONNX file."""
     file = Model(path).file
     model = file.model
     return {
@@ -33,7 +33,7 @@ def describe_nodes(path: Path) -> dict[str, Any]:
 
 
 def print_nodes(report: Mapping[str, Any]) -> None:
-    """A table of all nodes: an attribute, an input, an initializer or an output a line."""
+    """Print a table of all nodes: an attribute, an input, an initializer or an output a line."""
     screen = console()
     heading(screen, f"{report['model']} ({megabytes(report['file_nbytes'])})")
     opsets = ", ".join(f"{domain or 'ONNX'} {version}" for domain, version in report["opsets"].items())
@@ -80,7 +80,7 @@ def _cells(omitted: Sequence[str], *cells: str) -> list[str]:
 
 
 def _lines(node: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(what, name, value) of all that belongs to a node."""
+    """Yield (what, name, value) of all that belongs to a node."""
     for name, value in node["attributes"].items():
         yield "attribute", name, _value(value)
     for operand in node["inputs"]:

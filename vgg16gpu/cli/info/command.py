@@ -121,7 +121,7 @@ def info_command(
 
 
 def describe(options: EngineOptions, rows: Sequence[OpCost], plan: CompiledModel, facts: DeviceFacts) -> dict[str, Any]:
-    """What a run of the largest batch costs, and what an engine of all takes, as plain data: bytes and FLOP."""
+    """Return the costs of a run of the largest batch, and of an engine, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
         "flop": sum(row.flop for row in rows),
@@ -140,7 +140,7 @@ def describe(options: EngineOptions, rows: Sequence[OpCost], plan: CompiledModel
 def _gradient(
     model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts, beside: CompiledModel
 ) -> dict[str, Any]:
-    """What `Engine.vjp` takes for a batch of this shape, beside the engine's own plan. Raises ModelError in int8."""
+    """Return the costs of `Engine.vjp` for a batch of this shape, beside the engine's own. ModelError in int8."""
     samples = sampler(model, options, fused)
     plan = gradient_plan(fused, given, facts, options.precision, options.kernels, samples)
     steps = plan.programs[-1].all_steps()
@@ -163,7 +163,7 @@ def _memory(plan: CompiledModel) -> dict[str, int]:
 
 
 def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shape) -> dict[str, Any]:
-    """What the file says; `refused` is for whoever reads the JSON of any model. `fused`, `given`: simplified."""
+    """Return the file's own facts; `refused` is for readers of any model's JSON. `fused`, `given`: simplified."""
     shapes = infer_shapes(graph, shape)
     layout = ("NHWC" if fused.input.channels_last else "NCHW") if len(shape) == 4 else "NF"
     notes = model_notes(model, fused, given, PixelOptions(), None)
@@ -212,7 +212,7 @@ def _value(value: TensorDesc, family: str) -> dict[str, Any]:
 
 
 def _second_pass(plan: CompiledModel) -> dict[str, Any] | None:
-    """What fp32 on tensor cores has beside it; its memory is in the same arenas."""
+    """Return the further costs of fp32 on tensor cores; their memory is in the same arenas."""
     if plan.second_pass is None or plan.calibration is None:
         return None
     return {

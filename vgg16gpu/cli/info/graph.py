@@ -16,9 +16,9 @@ from vgg16gpu.compiler.graph.passes import IMAGE_PASSES
 
 
 def stages(graph: Graph, shape: Shape) -> list[dict[str, Any]]:
-    """The loaded graph, then each pass with the ops that it made or changed, as plain data. `shape`: as in the file.
+    """Return the loaded graph, then each pass with the ops that it made or changed, as plain data.
 
-    `was` are the ops that a changed one stands for. `dropped` are ops of which nothing is left.
+    `shape`: as in the file. `was`: the ops that a changed one replaces. `dropped`: ops of which nothing is left.
     """
     loaded = [_described(op, infer_shapes(graph, shape)) for op in graph.ops]
     found = [_stage("load", "The model as in the file.", graph, loaded, [])]
@@ -40,7 +40,7 @@ def stages(graph: Graph, shape: Shape) -> list[dict[str, Any]]:
 
 
 def print_stages(screen: Console, found: Sequence[dict[str, Any]]) -> None:
-    """A table of the loaded ops, and one for each pass that changed any."""
+    """Print a table of the loaded ops, and one for each pass that changed any."""
     loaded, *passes = found
     heading(screen, f"Graph as loaded: {_counts(loaded)}")
     screen.print(_op_table(loaded["ops"]))
@@ -67,7 +67,7 @@ def _changed(before: Mapping[str, Any], stage: Mapping[str, Any]) -> bool:
 
 
 def _sources(before: Graph, after: Graph) -> dict[str, list[Op]]:
-    """For each op of `after`, by its value: the ops of `before` that computed what it computes."""
+    """Return for each op of `after`, by its value, the ops of `before` that computed what it computes."""
     makers = {name: index for index, op in enumerate(before.ops) for name in op.names}
     found = {op.y: sorted({makers[name] for name in op.names if name in makers}) for op in after.ops}
     return {y: [before.ops[index] for index in indices] for y, indices in found.items()}
@@ -92,7 +92,7 @@ def _brief(op: Op) -> dict[str, Any]:
 
 
 def _kind(op: Op) -> str:
-    """An op's type, what it does of several things, and what is fused into it: Arithmetic (add, relu)."""
+    """Return an op's type, its function if it has several, and what is fused into it: Arithmetic (add, relu)."""
     fields = {name: value for name, value in vars(op).items() if name not in ("x", "y")}
     notes = [value if isinstance(value, str) else name for name, value in fields.items() if _is_note(value)]
     return f"{type(op).__name__} ({', '.join(notes)})" if notes else type(op).__name__

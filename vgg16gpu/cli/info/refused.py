@@ -27,7 +27,7 @@ class UnsupportedNode:
 
 
 def refused_nodes(error: ModelError, path: Path) -> list[UnsupportedNode]:
-    """The nodes that a loader's error lists; none if it is about something else than nodes."""
+    """Return the nodes that a loader's error lists; none if it is about something else than nodes."""
     text = str(error).removeprefix(f"{printable(str(path))}: ").partition(_SUPPORTED)[0]
     first, *more = re.split(r"\n  (?=\S+ ')", text)
     lines = more or [first]
@@ -38,7 +38,7 @@ def refused_nodes(error: ModelError, path: Path) -> list[UnsupportedNode]:
 
 
 def describe_refusal(error: ModelError, path: Path, nodes: list[UnsupportedNode]) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the same as plain data."""
     supported = str(error).partition(_SUPPORTED)[2]
     return {
         "model": str(path),
@@ -49,7 +49,7 @@ def describe_refusal(error: ModelError, path: Path, nodes: list[UnsupportedNode]
 
 
 def print_refusal(report: dict[str, Any]) -> None:
-    """A table of the nodes, and every remedy once."""
+    """Print a table of the nodes, and every remedy once."""
     screen, nodes = console(), report["refused"]
     heading(screen, f"{report['model']} ({megabytes(report['file_nbytes'])}) is refused")
     what = "1 node is" if len(nodes) == 1 else f"{len(nodes)} nodes are"

@@ -127,7 +127,7 @@ def _sample_line(path: Path, size: int) -> str:
 
 
 def _spare_other_models(path: Path, beside: Path | None) -> Path | None:
-    """The file with the weights of the model at `path`, if there is one and it has one.
+    """Return the file with the weights of the model at `path`, if there is one and it has one.
 
     Raises ModelError unless `path`, and `beside` for the weights, are free or what `make` wrote: nothing else is to be
     overwritten.
@@ -154,7 +154,7 @@ def _spare_other_models(path: Path, beside: Path | None) -> Path | None:
 
 @contextlib.contextmanager
 def _bar(text: str, amount: ProgressColumn, *, quiet: bool) -> Iterator[Progress]:
-    """A progress bar on stderr, on a terminal only."""
+    """Show a progress bar on stderr, on a terminal only; yield its update."""
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
     with Bar(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as bar:

@@ -132,7 +132,7 @@ class Bench:
 
     @property
     def names(self) -> list[str]:
-        """What the inputs are called; no image is decoded for it."""
+        """Names of the inputs; no image is decoded for them."""
         return self.inputs.names if isinstance(self.inputs, LabelledImages) else [item.name for item in self.inputs]
 
     @property
@@ -143,7 +143,7 @@ class Bench:
 
     @property
     def preprocess(self) -> dict[str, Any] | None:
-        """What is done to pictures and pixels; None where all inputs are numbers."""
+        """Preprocessing of pictures and pixels; None where all inputs are numbers."""
         pictures = isinstance(self.inputs, LabelledImages)
         has_pixels = pictures or any(item.array.dtype == np.uint8 for item in self.inputs)
         if not has_pixels or self.notes.preprocess is None:
@@ -152,7 +152,7 @@ class Bench:
 
     @cached_property
     def unrounded(self) -> Edit | None:
-        """What makes a file that rounds values to integers by itself one that does not."""
+        """Edit that removes a file's own rounding to integers; None without any."""
         return without_rounding if rounds_values(self.model.file.model) else None
 
     @property
@@ -161,7 +161,7 @@ class Bench:
         return bool(self.model.graph("int8", self.outputs).integers)
 
     def numbers(self, item: NamedInput) -> Array:
-        """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
+        """Return one input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
         if item.array.dtype == np.uint8 and self.notes.preprocess:
             mean, std = self.notes.preprocess.unit_mean, self.notes.preprocess.unit_std
             pixels = normalise(item.array.astype(np.uint8), mean, std)[None]
@@ -169,12 +169,12 @@ class Bench:
         return item.array.astype(np.float32)[None]
 
     def exact(self, inputs: Iterable[NamedInput]) -> Array:
-        """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
+        """Return the float32 scores of onnxruntime. Raises Error without onnxruntime."""
         oracle = Oracle(self.model.path, edit=self.unrounded, file=self.model.file)
         return _rows(oracle.scores(self.numbers(item)) for item in inputs)
 
     def quantised(self, inputs: Iterable[NamedInput]) -> Array:
-        """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales.
+        """Return the scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales.
 
         A file with scales of its own is that form.
         """
@@ -283,7 +283,7 @@ def _stored(bench: Bench, numbers: int) -> StoredReferences | None:
 def _unlabelled(
     options: TestbenchOptions, graph: Graph, sample: tuple[int, ...], notes: ModelNotes
 ) -> tuple[list[NamedInput], tuple[str, ...]]:
-    """The user's own inputs, and why some cannot be read; else the digits of the shipped net, the standard inputs."""
+    """Return the user's inputs, and why some cannot be read; else the shipped net's digits or standard inputs."""
     if options.inputs:
         read = read_each(_sources(options.inputs, graph, sample, notes), LazyInput.read)
         return read.values, read.problems
@@ -296,7 +296,7 @@ def _unlabelled(
 
 
 def _checked(sample: tuple[int, ...], preprocess: Preprocess | None, labelled: tuple[str, int]) -> tuple[str, int]:
-    """A labelled image that can be read: it is decoded again when it is its turn. Raises InputError."""
+    """Return a labelled image that can be read; it is decoded again when it is its turn. Raises InputError."""
     next(load_labelled([labelled], sample, preprocess))
     return labelled
 
@@ -306,12 +306,12 @@ def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNote
 
 
 def first_output(outputs: Outputs) -> Array:
-    """The scores of a run, (N, K): the first of the model's outputs."""
+    """Return the scores of a run, (N, K): the first of the model's outputs."""
     return _rows(outputs[:1] if isinstance(outputs, tuple) else [outputs])
 
 
 def _rows(outputs: Iterable[Array]) -> Array:
-    """Outputs one after the other as (N, K): what has no more than a row of scores, (N, K, 1, 1), is a row."""
+    """Concatenate outputs as (N, K): what has no more than a row of scores, (N, K, 1, 1), is a row."""
     return np.concatenate([output.reshape(len(output), -1) for output in outputs])
 
 
@@ -359,7 +359,7 @@ def _decided(
 
 
 def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
-    """What may be wrong with --references; int8, which has no tolerance, is compared by what the benchmark admits."""
+    """Return what may be wrong with --references; int8, without a tolerance, is compared by the benchmark's bound."""
     if not bench.references:
         return ()
     promised = SCORE_TOLERANCES[outcome.precision]
@@ -370,7 +370,7 @@ def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
 
 
 def _find(name: str | None) -> Path:
-    """--model, else a VGG16 of 244 pixels, else the model that the other commands take, and a word about that."""
+    """Return --model, else a VGG16 of 244 pixels, else the model that other commands take, which is printed."""
     path = find_model(name, (*TESTBENCH_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
     if name is None and str(path) not in TESTBENCH_MODELS:
         click.echo(
@@ -402,7 +402,7 @@ class LabelledImages(Sequence[NamedInput]):
 
 
 def _classes(graph: Graph, shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many classes the first output has scores of, 0 where it has none, and how many numbers for an input."""
+    """Return the classes of the first output, 0 without any, and the numbers of one input. Raises InputError."""
     output = infer_shapes(graph, shape)[graph.outputs[0]]
     if output[:1] != shape[:1]:
         raise InputError(
@@ -416,7 +416,7 @@ def _references(path: Path | None, names: Sequence[str], numbers: int) -> Refere
 
 
 def _answered(inputs: Sequence[_Input], references: References | None) -> list[_Input]:
-    """Those that have a reference: of the others nothing is read."""
+    """Return the inputs that have a reference: of the others nothing is read."""
     if references is None:
         return list(inputs)
     return [item for item, has_one in zip(inputs, references.answered, strict=True) if has_one]

@@ -172,7 +172,7 @@ def _run_scores(bench: Bench, options: TestbenchOptions, tracked: Tracked) -> Ou
 
 
 def _run_values(bench: Bench, options: TestbenchOptions, tracked: Tracked) -> ValueOutcome:
-    """The same for values inside of the model."""
+    """Run the same for values inside of the model."""
     references = exact_values(bench, tracked(bench.inputs, "onnxruntime"))
     quantised = None
     if options.precision == "int8":
@@ -186,7 +186,7 @@ def _run_values(bench: Bench, options: TestbenchOptions, tracked: Tracked) -> Va
 
 
 def _beside(engine: Engine, bench: Bench, options: TestbenchOptions) -> dict[str, Any]:
-    """The fields of an `Outcome`: what is asked beside the answers."""
+    """Return the fields of an `Outcome` beside the answers."""
     runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)] if options.iterations else []
     return {
         "steps": _steps(engine, bench, options) if options.layers else (),

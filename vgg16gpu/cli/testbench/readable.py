@@ -29,7 +29,7 @@ class Readable(Generic[Value]):
 def read_each(
     items: Sequence[Item], read: Callable[[Item], Value], references: References | None = None
 ) -> Readable[Value]:
-    """What `read` gives for each of the items, which are those that `references` has an answer for.
+    """Apply `read` to each of the items, which are those that `references` has an answer for.
 
     Threads read them. Raises InputError, of the first, where none of them can be read.
     """

@@ -19,7 +19,7 @@ _SHOWN = 20  # rows of the table of inputs; failing ones are always shown
 
 
 def content_of(bench: Bench, outcome: TestbenchCase, report: AnswersReport) -> dict[str, Any]:
-    """Everything that was found, for JSON."""
+    """Return everything that was found, for JSON."""
     return {
         "passed": report.passed,
         "failures": list(report.failures),
@@ -50,7 +50,7 @@ def content_of(bench: Bench, outcome: TestbenchCase, report: AnswersReport) -> d
 
 
 def _references(references: References | None) -> dict[str, Any] | None:
-    """Where they come from; None where onnxruntime has computed them."""
+    """Return the origin of the references; None where onnxruntime has computed them."""
     if references is None:
         return None
     return {
@@ -62,7 +62,7 @@ def _references(references: References | None) -> dict[str, Any] | None:
 
 
 def _stored(stored: StoredReferences) -> dict[str, Any]:
-    """Which of the package's own they are."""
+    """Describe which of the package's own references they are."""
     return {
         "file": stored.path.name,
         "found_by": "model's SHA-256",
@@ -74,7 +74,7 @@ def _stored(stored: StoredReferences) -> dict[str, Any]:
 
 
 def summary(report: AnswersReport) -> dict[str, Any]:
-    """What was found in a few numbers."""
+    """Sum up the findings in a few numbers."""
     quantised = report.quantised
     return {
         "worst_error": report.worst_error,
@@ -87,7 +87,7 @@ def summary(report: AnswersReport) -> dict[str, Any]:
 
 
 def print_report(bench: Bench, outcome: TestbenchCase, report: AnswersReport) -> None:
-    """Tables and verdict on stdout."""
+    """Print tables and verdict on stdout."""
     screen = console()
     bound = _bound(report.tolerance, outcome.precision)
     error = "||y - r|| / ||r||, the worst input" if report.values else "max|y - r| / max|r|"
@@ -156,7 +156,7 @@ def _origin(bench: Bench) -> str:
 
 
 def _as_it_stands(rounded: Rounded) -> str:
-    """One line about a file that rounds, as the tables compare with what it gives without."""
+    """Return a line about a file that rounds, as the tables compare with its values without rounding."""
     same = "" if rounded.agreement is None else f", the same best class for {rounded.agreement:.0%}"
     return (
         "The file rounds values (QuantizeLinear), this precision does not. Beside the file as it stands the mean error "
@@ -178,7 +178,7 @@ def _passed(bench: Bench, report: AnswersReport) -> str:
 
 
 def _bound(tolerance: float, precision: str) -> str:
-    """The largest error that passes; where --tolerance says it, what is promised, too."""
+    """Return the largest error that passes; where --tolerance sets it, what is promised, too."""
     promised = SCORE_TOLERANCES[precision]
     if tolerance == promised:
         return f"tolerance {tolerance:g}" if math.isfinite(tolerance) else "judged by their mean"
@@ -187,7 +187,7 @@ def _bound(tolerance: float, precision: str) -> str:
 
 
 def _compared(references: References) -> str:
-    """One line about the file, and which inputs it has no answer for."""
+    """Return a line about the file, and which inputs it has no answer for."""
     by = "by name" if references.has_names else "by place"
     others = f", {references.unused} rows there are of other inputs" if references.unused else ""
     text = f"References: {references.file}, rows found {by}{others}"

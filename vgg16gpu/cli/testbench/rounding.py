@@ -47,7 +47,7 @@ class RoundingCase(Protocol):
         """The names of values; none where scores are compared."""
 
     def numbers(self, item: NamedInput) -> Array:
-        """One input as onnxruntime takes it."""
+        """Return one input as onnxruntime takes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def _answers(bench: RoundingCase, inputs: Iterable[NamedInput], edit: Edit | Non
 
 
 def _error(found: Answer, stands: Answer) -> float:
-    """The error of scores, or the mean error of several values."""
+    """Return the error of scores, or the mean error of several values."""
     if _is_scores(stands):
         return float(score_error(found[0], stands[0][: len(found[0])]).max())
     pairs = zip(found, stands, strict=True)

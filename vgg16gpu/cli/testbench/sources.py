@@ -20,12 +20,12 @@ class LazyInput:
     _read: Callable[[], Sample]
 
     def read(self) -> NamedInput:
-        """The input. Raises InputError where it cannot be read."""
+        """Read the input. Raises InputError where it cannot be read."""
         return NamedInput(self.name, self._read())
 
 
 def sources(path: Path, spec: InputSpec) -> list[LazyInput]:
-    """The inputs of a file or folder, in the order in which `infer` has them.
+    """Return the inputs of a file or folder, in the order in which `infer` has them.
 
     Raises InputError for what does not exist; what cannot be read, or is not what the model takes, is told by `read`.
     """

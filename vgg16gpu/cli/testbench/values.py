@@ -33,12 +33,12 @@ class ValueOutcome(TestbenchCase):
 
 
 def exact_values(bench: Bench, inputs: Iterable[NamedInput]) -> list[Values]:
-    """The float32 values of onnxruntime. Raises Error without onnxruntime."""
+    """Return the float32 values of onnxruntime. Raises Error without onnxruntime."""
     return _asked(Oracle(bench.model.path, bench.values, bench.unrounded, bench.model.file), bench, inputs)
 
 
 def quantised_values(bench: Bench, inputs: Iterable[NamedInput]) -> list[Values]:
-    """Those of onnxruntime's quantised form with the model's scales. Raises ModelError without scales."""
+    """Return the values of onnxruntime's quantised form with the model's scales. Raises ModelError without scales."""
     if bench.has_scales:
         return _asked(Oracle(bench.model.path, bench.values, file=bench.model.file), bench, inputs)
     form = QuantisedOracle(bench.graph, read_scales(bench.model.path, bench.graph))
@@ -46,7 +46,7 @@ def quantised_values(bench: Bench, inputs: Iterable[NamedInput]) -> list[Values]
 
 
 def engine_values(engine: Engine, items: Sequence[NamedInput]) -> list[Values]:
-    """Those of an engine, from one run."""
+    """Return the values of an engine, from one run."""
     outputs = engine.run(np.stack([item.array for item in items]))
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
     whole = [engine.program.is_whole(value) for value in engine.program.outputs]

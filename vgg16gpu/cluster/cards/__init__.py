@@ -9,7 +9,7 @@ KINDS: Final = ("cuda",)  # of devices that have processes of their own, where t
 
 
 def kind_of(name: str) -> str:
-    """The part before the number: of "cuda:1" it is "cuda"."""
+    """Return the part before the number: "cuda" of "cuda:1"."""
     return name.partition(":")[0]
 
 

@@ -100,7 +100,7 @@ class MessageRing(BufferPool):
         self._all, self._say = memory, say
 
     def slot(self, filled: FilledSlot) -> Slot:
-        """What lies there."""
+        """Return the slot that the message describes."""
         slot = self._slot(self._all[filled.number * self.nbytes :][: self.nbytes], is_pinned=True)
         slot.number, slot.element_type, slot.rows = filled.number, filled.element_type, filled.rows
         slot.used, slot.needed = filled.used, filled.needed
@@ -139,7 +139,7 @@ class Card:
         self._codecs: dict[str, PictureCodec | None] = {}
 
     def renew_room(self, nbytes: int | None, told: Message) -> None:
-        """From now on the room is the memory that came, which the device pins; None: it stays. Raises DeviceError."""
+        """Replace the batch memory by the received one and pin that; None: it stays. Raises DeviceError."""
         if nbytes is None:
             return
         room = told.mapped(nbytes)
@@ -150,7 +150,7 @@ class Card:
                 self.engine.device.unpin(old)
 
     def codec_name(self, wanted: str) -> str | None:
-        """What decodes, as asked for. Raises DeviceError, as `codec_for`."""
+        """Return the name of the wanted decoder, None without one. Raises DeviceError, as `codec_for`."""
         with self._lock:
             if wanted not in self._codecs:
                 self._codecs[wanted] = codec_for(self.engine.device, wanted)
@@ -158,7 +158,7 @@ class Card:
         return codec.name if codec else None
 
     def codec(self, wanted: str) -> PictureCodec | None:
-        """The same, for the caller to close."""
+        """Return the wanted decoder, for the caller to close; None without one."""
         with self._lock:
             return self._codecs.pop(wanted) if wanted in self._codecs else codec_for(self.engine.device, wanted)
 
@@ -184,12 +184,12 @@ def _decoder(card: Card, told: Message, line: Line) -> None:
 
 
 def _like(asked: BatchesQuery) -> Any:
-    """An array of that form, which takes no memory."""
+    """Return an array of that dtype and shape, which takes no memory."""
     return np.broadcast_to(np.zeros((), asked.element_type), asked.shape)
 
 
 def _lane(card: Card, told: Message, line: Line) -> None:
-    """The calls that the parent's thread makes, in its order."""
+    """Run the calls of the parent's thread, in their order."""
     form: OpenLane = told.content
     card.renew_room(form.room_nbytes, told)
     engine, back = card.engine, _Back()
@@ -281,7 +281,7 @@ class CardChild:
         self._card: Card | None = None
 
     def run(self) -> None:
-        """Until the pipe ends. The engine is built in a thread, while this one reads the pipe."""
+        """Read the pipe until it ends. The engine is built in a thread meanwhile."""
         threading.Thread(target=self._build, name="vgg16gpu-card-build", daemon=True).start()
         with suppress(EOFError, OSError):
             while True:

@@ -49,7 +49,7 @@ class CardDevice:
     process: CardProcess
 
     def versions(self) -> Mapping[str, str]:
-        """Of what drives it. Raises DeviceError."""
+        """Return the versions of the device's software. Raises DeviceError."""
         versions: Mapping[str, str] = _answer(self.process, Versions())
         return versions
 
@@ -95,11 +95,11 @@ class CardEngine(Closing):
 
     @property
     def program(self) -> LaunchPlan:
-        """Of the largest batch size, without its steps."""
+        """The program of the largest batch size, without its steps."""
         return self.plan.programs[-1]
 
     def checked(self, x: Any) -> Images:
-        """An input on the host in the order that the kernels read. Raises InputError."""
+        """Return an input on the host in the order that the kernels read. Raises InputError."""
         images = self._form.checked(x)
         if self._planner:
             try:
@@ -114,12 +114,12 @@ class CardEngine(Closing):
         return found
 
     def outputs_of_none(self, images: Images) -> Outputs:
-        """What `Engine.run` gives for `checked` images, of which there are none."""
+        """Return the outputs of `Engine.run` for `checked` images without rows."""
         outputs: Outputs = _answer(self.process, NoRows(images.dtype.name, images.shape))
         return outputs
 
     def decoder(self, wanted: str) -> str | None:
-        """The name of what decodes pictures on the card, as `codec_for` has it; None where nothing does."""
+        """Return the name of the card's decoder of pictures, as `codec_for` has it; None without one."""
         name: str | None = _answer(self.process, DecoderQuery(wanted))
         return name
 
@@ -140,7 +140,7 @@ class CardEngine(Closing):
 
     @contextmanager
     def counting(self, names: Sequence[str]) -> Iterator[CountThere]:
-        """Histograms of these values over the runs that it is asked for; see `runtime.counting`."""
+        """Yield a counter of histograms of these values over the runs that it is asked for; see `runtime.counting`."""
         channel = self.process.channel()
         try:
             yield CountThere(channel, self._room, self._stager, names)

@@ -88,12 +88,12 @@ class CardDeviceWorker:
             self._tell(heard)
 
     def close(self) -> None:
-        """Have the process leave the folder. Safe to call twice."""
+        """Tell the process to leave the folder. Safe to call twice."""
         self._channel.send(End(is_left=True))
         self._channel.close()
 
     def _give(self, is_closed: Callable[[], bool]) -> None:
-        """Slots to the process, as it has places for them. Raises what the loader does."""
+        """Send slots to the process, as it has places for them. Raises what the loader does."""
         slots = iter(self._hand)
         while self._has_place(is_closed):
             try:
@@ -122,7 +122,7 @@ class CardDeviceWorker:
             return not (self._failure or is_closed())
 
     def _hear(self) -> None:
-        """What the process says, until it has said all."""
+        """Receive the process's messages until the last."""
         try:
             while not isinstance(told := self._channel.receive().content, FeedEnded):
                 self._take(told)

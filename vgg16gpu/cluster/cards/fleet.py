@@ -27,7 +27,7 @@ class CardProcesses(Closing):
     """
 
     def __init__(self, model: Model, names: Sequence[str], options: Mapping[str, Any]) -> None:
-        """names: as `resolve_devices` gives them. options: those of `Engine` but `device`."""
+        """Start a process for each of `names`, as from `resolve_devices`. options: those of `Engine` but `device`."""
         self._model, self._options = model, options
         shares = thread_shares(names.count("cpu"))
         path = model.path.absolute() if model.is_on_disk else None
@@ -40,7 +40,7 @@ class CardProcesses(Closing):
             started.pop_all()
 
     def engines(self) -> tuple[CardEngine, ...]:
-        """Those that were built, once all have been tried; a device that fails is left out while another is there.
+        """Return the built engines, once all are tried; a device that fails is left out while another works.
 
         Raises what opening devices raises, and what building an `Engine` does.
         """

@@ -30,9 +30,9 @@ class SharedBatchMemory:
 
     @contextmanager
     def of(self, nbytes: int) -> Iterator[tuple[int | None, int | None]]:
-        """Have room for so much: bytes and descriptor of new memory, which is to be sent inside the block.
+        """Yield bytes and descriptor of new memory for `nbytes`, which is to be sent inside the block.
 
-        Both None where what there is will do.
+        Both None where the present memory suffices.
         """
         if nbytes <= len(self.memory):
             yield None, None
@@ -45,7 +45,7 @@ class SharedBatchMemory:
         self.memory = memory  # the other side has it
 
     def close(self) -> None:
-        """Give it back, as far as nobody holds a part of it."""
+        """Release the memory, as far as no caller holds a part of it."""
         self.memory = np.empty(0, np.uint8)
 
 
@@ -61,13 +61,13 @@ class RemoteStream:
     """One lane: places in the room, by turns, and what lies in them."""
 
     def __init__(self, channel: Channel, room: SharedBatchMemory, stager: PinnedCopier, nbytes: int) -> None:
-        """nbytes: of the room for a batch."""
+        """Store the channel and the memory; nbytes: of the memory for a batch."""
         self._channel, self._room, self._stager, self._nbytes = channel, room, stager, nbytes
         self._turn = 0
         self._back: Bytes = np.empty(0, np.uint8)
 
     def lane(self, element_type: str, sample: Shape, whole: Collection[int], *, allows_nonfinite: bool) -> CardLane:
-        """Its calls. whole: numbers of outputs without a row for each image."""
+        """Return the stream's calls. whole: numbers of outputs without a row for each image."""
         return CardLane(
             partial(self._send, element_type, sample),
             self._receive,
@@ -75,7 +75,7 @@ class RemoteStream:
         )
 
     def close(self) -> None:
-        """Give back what is its own, whoever still holds an error of it."""
+        """Free its own memory, even if an exception references it."""
         self._channel.close()
         self._back = np.empty(0, np.uint8)
 
@@ -99,7 +99,7 @@ class RemoteStream:
         return OutputRows(tuple(arrays), received.nonfinite, received.out_of_range)
 
     def _take(self, received: Received, told: Message) -> None:
-        """Where results lie from now on, if that is new."""
+        """Map the memory of results, if it is new."""
         if received.nbytes is not None:
             self._back = told.mapped(received.nbytes)
 
@@ -118,13 +118,13 @@ class CountThere:
         self._channel.ask(Count(images.dtype.name, images.shape))
 
     def histograms(self) -> Mapping[str, Histogram]:
-        """Everything that was counted; once, at the end."""
+        """Return everything that was counted; once, at the end."""
         self._begin(0)
         counted: Mapping[str, Histogram] = self._channel.ask(Counts())
         return counted
 
     def _begin(self, nbytes: int) -> None:
-        """Batches are of one size, but for the last one, which is smaller."""
+        """Open the count with the first batch: all have its size, but for the last one, which is smaller."""
         if not self._begun:
             with self._room.of(nbytes) as (new, descriptor):
                 self._channel.ask(OpenCount(self._names, new), descriptor)

@@ -76,14 +76,14 @@ class Failed:
 
     @classmethod
     def of(cls, error: BaseException, device: str) -> Failed:
-        """That of a device's process; what is no error of this package's is a fault of that process."""
+        """Describe an error of a device's process; one of another package is a fault of that process."""
         for kind in type(error).__mro__:
             if _CLASSES.get(kind.__name__) is kind:
                 return cls(kind.__name__, str(error), getattr(error, "output", ""))
         return cls(DeviceError.__name__, f"process of {device}: {type(error).__name__}: {error}")
 
     def error(self) -> Exception:
-        """The same exception, here."""
+        """Return the same exception, in this process."""
         found: Exception = _CLASSES[self.kind](self.message)
         if isinstance(found, errors.KernelError):
             found.output = self.output

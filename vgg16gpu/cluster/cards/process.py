@@ -34,7 +34,7 @@ class Message(NamedTuple):
     descriptor: int | None = None
 
     def mapped(self, nbytes: int) -> Bytes:
-        """The memory that came with it; its descriptor is closed."""
+        """Map the memory that came with the message, and close its descriptor."""
         assert self.descriptor is not None
         try:
             return map_shared(self.descriptor, nbytes)
@@ -42,7 +42,7 @@ class Message(NamedTuple):
             self.drop()
 
     def drop(self) -> None:
-        """Nobody reads it."""
+        """Close the descriptor of a message that is not read."""
         if self.descriptor is not None:
             os.close(self.descriptor)
 
@@ -54,7 +54,7 @@ class CardProcess(Closing):
     """
 
     def __init__(self, build: Build, model: int | None) -> None:
-        """model: a memory file with the model's bytes, where `build` names no path."""
+        """Start the process; model: a memory file with the model's bytes, where `build` names no path."""
         self.device = build.device
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._channels: dict[int, SimpleQueue[Message]] = {}
@@ -84,7 +84,7 @@ class CardProcess(Closing):
         return self._child.pid
 
     def channel(self) -> Channel:
-        """A new one."""
+        """Open a new channel."""
         with self._state:
             number = next(self._numbers)
             heard: SimpleQueue[Message] = SimpleQueue()
@@ -94,37 +94,37 @@ class CardProcess(Closing):
         return Channel(self, number, heard)
 
     def send(self, channel: int, content: Any, descriptor: int | None = None) -> None:
-        """A message, with a descriptor or without; nothing once the process is gone: `Channel.receive` says so."""
+        """Send a message, with a descriptor or without; nothing once the process is gone: `Channel.receive` says so."""
         with self._sending, suppress(OSError):
             self._pipe.send((channel, content, descriptor is not None))
             if descriptor is not None:
                 send_handle(self._pipe, descriptor, self.pid)
 
     def leave(self, channel: int) -> None:
-        """Nobody listens there any more."""
+        """Close a channel."""
         with self._state:
             self._channels.pop(channel, None)
 
     def kill(self) -> None:
-        """End it at once; whoever waits for it hears of that."""
+        """Kill the process; callers that wait for it get an error."""
         self._child.kill()
 
     def hang_up(self) -> None:
-        """Have it end. Safe to call twice."""
+        """Close the connection, which ends the process. Safe to call twice."""
         with self._state:
             self._is_closed = True
         with suppress(OSError), socket.fromfd(self._pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.shutdown(socket.SHUT_RDWR)  # closing it would leave who reads there waiting
 
     def close(self) -> None:
-        """End it, and wait for that; whatever state it is in, this does not take long. Safe to call twice."""
+        """End the process, and wait for that; in any state of it this does not take long. Safe to call twice."""
         self.hang_up()
         self._wait()
         self._listener.join()
         self._pipe.close()
 
     def _wait(self) -> int | None:
-        """How it ended; killed if it does not end by itself. None: not even then, which only a driver can do."""
+        """Return the exit status; kill a process that does not end. None: not even then, which only a driver can do."""
         for give_up in (self._child.kill, lambda: None):
             try:
                 return self._child.wait(PATIENCE)
@@ -154,7 +154,7 @@ class CardProcess(Closing):
                 heard.put(Message(self._end))
 
     def _hear(self) -> None:
-        """One message to whom it is for. Raises what reading it does."""
+        """Deliver one message to its channel. Raises what reading it does."""
         number, content, has_descriptor = self._pipe.recv()
         told = Message(content, recv_handle(self._pipe) if has_descriptor else None)
         with self._state:
@@ -171,11 +171,11 @@ class Channel:
         self._process, self._number, self._heard = process, number, heard
 
     def send(self, content: Any, descriptor: int | None = None) -> None:
-        """A message; see `CardProcess.send`."""
+        """Send a message; see `CardProcess.send`."""
         self._process.send(self._number, content, descriptor)
 
     def receive(self) -> Message:
-        """The next message; waits for it. Raises what the other side has raised, and DeviceError once it is gone."""
+        """Wait for the next message and return it. Raises the other side's error, and DeviceError once it is gone."""
         told = self._heard.get()
         if isinstance(told.content, Failed):
             self._heard.put(told)  # nothing comes behind it
@@ -183,12 +183,12 @@ class Channel:
         return told
 
     def ask(self, content: Any, descriptor: int | None = None) -> Any:
-        """What is answered to a message. Raises as `receive` does."""
+        """Send a message and return the answer. Raises as `receive` does."""
         self.send(content, descriptor)
         return self.receive().content
 
     def close(self) -> None:
-        """Nobody listens any more. Safe to call twice."""
+        """Close the channel and drop its messages. Safe to call twice."""
         self._process.leave(self._number)
         with suppress(Empty):
             while True:

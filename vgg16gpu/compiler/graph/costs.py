@@ -20,7 +20,7 @@ class OpCost:
 
 
 def op_costs(graph: Graph, shape: Shape) -> list[OpCost]:
-    """The ops of a graph with the shape each computes, its parameters and its FLOP. `shape`: of the input."""
+    """Return each op with its output shape, parameters and FLOP, for an input of `shape`."""
     shapes = infer_shapes(graph, shape)
     return [
         OpCost(

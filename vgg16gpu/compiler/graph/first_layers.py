@@ -75,7 +75,7 @@ class Clue:
 
 
 def assumed(graph: Graph, shape: Shape) -> Preprocess:
-    """What pictures are taken to need, for a simplified `graph` with inputs of `shape` (N, C, H, W), and why."""
+    """Return the preprocessing to assume, and why, for a simplified `graph` with inputs of `shape` (N, C, H, W)."""
     channels, keras = shape[1], graph.input.channels_last
     clue = first_layers(graph, channels)
     if clue is None and keras:
@@ -96,7 +96,7 @@ def assumed(graph: Graph, shape: Shape) -> Preprocess:
 
 
 def first_layers(graph: Graph, channels: int) -> Clue | None:
-    """What the ops between the input and the first layer tell; None if they tell nothing."""
+    """Return the preprocessing that the ops before the first layer suggest; None if they suggest none."""
     seen = _Seen(np.ones(channels), np.zeros(channels), np.arange(channels))
     value = graph.input.name
     readers = readers_of_values(graph)
@@ -141,7 +141,7 @@ class _Seen:
                 return False
 
     def clue(self) -> Clue | None:
-        """What the constants tell."""
+        """Return what the constants suggest; None if they change nothing."""
         if np.allclose(self.scale, 1, rtol=_SAME) and not self.shift.any():
             return None
         mean, std = self._before(np.zeros(len(self.scale)), np.ones(len(self.scale)))
@@ -150,13 +150,13 @@ class _Seen:
         return self._judged(CONSTANT_RULES, mean, std, f"the file's first layers {' and '.join(what)}")
 
     def clue_of(self, norm: BatchNorm) -> Clue | None:
-        """What the statistics of a BatchNormalization tell."""
+        """Return what the statistics of a BatchNormalization suggest; None if nothing."""
         mean, std = self._before(norm.mean.astype(np.float64), np.sqrt(norm.variance.astype(np.float64) + norm.epsilon))
         text = f"the file begins with a BatchNormalization of mean {_listed(mean)} and deviation {_listed(std)}"
         return self._judged(BATCH_NORM_RULES, mean, std, text)
 
     def _before(self, mean: Numbers, std: Numbers) -> tuple[Numbers, Numbers]:
-        """Mean and deviation that values have here, as those of the input, by its channels."""
+        """Convert mean and deviation of values at this point to those of the input, by its channels."""
         means, stds = np.empty_like(mean), np.empty_like(std)
         means[self.order] = (mean - self.shift) / self.scale
         stds[self.order] = std / np.abs(self.scale)
@@ -192,7 +192,7 @@ class _Seen:
 
 
 def _by_channel(graph: Graph, name: str, channels: int) -> Numbers | None:
-    """A constant as one number for each channel; None if it is something else."""
+    """Return a constant as one float64 for each channel; None if its shape is another."""
     array = graph.constants[name].astype(np.float64)
     if array.size == 1:
         return np.full(channels, array.reshape(-1)[0])

@@ -66,20 +66,20 @@ class Backward:
     _turned: dict[int, Array] = field(default_factory=dict)  # weights of convolutions, by the identity of theirs
 
     def turned(self, weight: Array) -> Array:
-        """The weights of a convolution's gradient; one array for all that share theirs."""
+        """Return the weights of a convolution's gradient; one array for all convolutions that share weights."""
         if id(weight) not in self._turned:
             self._turned[id(weight)] = dgrad_conv_weight(weight)
         return self._turned[id(weight)]
 
     def fresh(self, name: str) -> str:
-        """A name like `name` that no value has."""
+        """Return a name like `name` that no value has."""
         number = 1
         while (found := name if number == 1 else f"{name} {number}") in self.shapes:
             number += 1
         return found
 
     def add(self, op_type: Callable[..., Op], x: str, of: str, /, *rest: Any, **options: Any) -> str:
-        """An op that reads x, and `others` among the options; the name of its result, a gradient of the value `of`."""
+        """Append an op that reads x and the options' `others`; return its result, a gradient of the value `of`."""
         y = self.fresh(f"{of}/gradient")
         op = op_type(x, y, (y,), *rest, **options)
         self.shapes[y] = op.shape_of_y(*(self.shapes[name] for name in op.operands))
@@ -87,16 +87,17 @@ class Backward:
         return y
 
     def constant(self, array: Array, of: str) -> str:
-        """A constant beside those of the model."""
+        """Store a float32 constant beside those of the model; return its name."""
         name = self.fresh(f"{of}/factor")
         self.constants[name] = np.ascontiguousarray(array, np.float32)
         self.shapes[name] = array.shape
         return name
 
     def product(self, op_type: Callable[..., Op], x: str, of: str, weight: Array, /, *rest: Any) -> str:
-        """An op that multiplies x by `weight`, whose first dimension is that of its outputs.
+        """Append an op that multiplies x by `weight`, whose first dimension is that of its outputs; return its result.
 
-        The factor of an image is a power of two, which comes out again exactly. No sum leaves float16's range.
+        For fp16, unless the op is a Conv, each image of x gets a power of two as a factor, which comes out again
+        exactly: no sum leaves float16's range.
         """
         if not self.rescales or op_type is Conv:  # the planner knows which convolutions are of float16
             return self.add(op_type, x, of, weight, *rest)
@@ -108,14 +109,14 @@ class Backward:
         return self.add(Arithmetic, found, of, others=(factor,), function="div")
 
     def summed(self, gradients: list[str], of: str) -> str:
-        """The sum of what several readers of a value hand back."""
+        """Return the sum of the gradients of a value, one from each of its readers."""
         while len(gradients) > 1:
             first, *others = gradients[:_MOST_OPERANDS]
             gradients = [self.add(Arithmetic, first, of, others=tuple(others)), *gradients[_MOST_OPERANDS:]]
         return gradients[0]
 
     def through_relu(self, gradients: list[str], y: str, limits: Limits | None = None) -> str:
-        """The sum, where the result y of a ReLU is above zero, or that of a Clip between its limits."""
+        """Return the summed gradients where the ReLU's result y is above zero, or the Clip's between its limits."""
         if len(self.shapes[y]) != _MAP_RANK:
             gradients = gradients if len(gradients) <= _MOST_GRADIENTS else [self.summed(gradients, y)]
             if limits is None:
@@ -131,13 +132,13 @@ class Backward:
         return self.add(MaskedGradient, y, y, others=others, pools=bool(pool), range=limits)
 
     def _pool_gradient(self, gradients: list[str], y: str) -> PoolGradient | None:
-        """That of these gradients which a 2x2 max pool of y hands back."""
+        """Return the gradient among these that comes from a 2x2 max pool of y, if any."""
         pools = (op for op in self.ops if isinstance(op, PoolGradient) and op.y in gradients and op.others == (y,))
         return next((op for op in pools if op.kind == "max" and same_window(op.window, MAX_POOL_2X2)), None)
 
 
 def vjp_rule(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[str, str]]:
-    """(value, its gradient) for each run-time operand of an op, whose result has these gradients.
+    """Return (value, its gradient) for each run-time operand of an op, whose result has these gradients.
 
     Raises ModelError for an op whose gradient is not known.
     """
@@ -188,7 +189,7 @@ def _general_conv(back: Backward, op: GeneralConv, gradient: str) -> _Found:
 
 
 def _turned_window(back: Backward, op: Op, window: Window, gradient: str) -> tuple[str, Window]:
-    """The gradient with zeros between its pixels for strides, and the window that makes it a map like x."""
+    """Return the gradient with zeros between its pixels for strides, and the window that maps it to the shape of x."""
     height, width = back.shapes[op.x][2:]
     spread = _with_zeros_between(back, op, gradient, window.strides)
     pads, extent = window.padding(height, width), window.extent
@@ -247,7 +248,7 @@ def _times(back: Backward, op: Op, gradient: str, per_channel: Array) -> str:
 
 
 def _softmax(back: Backward, op: Softmax, gradient: str) -> _Found:
-    """What is (N, F): y * (gradient - the sum of gradient * y)."""
+    """Return y * (gradient - the sum of gradient * y) as the gradient of a softmax of (N, F)."""
     weighted = back.add(Arithmetic, gradient, op.x, others=(op.y,), function="mul")
     ones = back.constant(np.ones((back.shapes[op.y][1], 1), np.float32), op.y)
     total = back.add(MatMul, weighted, op.x, others=(ones,))
@@ -256,7 +257,7 @@ def _softmax(back: Backward, op: Softmax, gradient: str) -> _Found:
 
 
 def _arithmetic(back: Backward, op: Arithmetic, gradient: str) -> _Found:
-    """Of operands as large as the result: a smaller run-time one would want sums."""
+    """Yield gradients of operands as large as the result. Raises ModelError for smaller ones, which need sums."""
     for place, name in enumerate(op.operands):
         if name in back.constants:
             continue
@@ -325,7 +326,7 @@ class GradientGraph:
 
 
 def gradient_graph(graph: Graph, shape: Shape, precision: str = "fp32") -> GradientGraph:
-    """The gradient of a simplified graph with one input, for inputs of this shape; precision: of its products.
+    """Return the gradient of a simplified graph with one input, of this shape; precision: of its products.
 
     Raises ModelError for an op whose gradient is not known, and where no output depends on the input.
     """
@@ -345,7 +346,7 @@ def gradient_graph(graph: Graph, shape: Shape, precision: str = "fp32") -> Gradi
 
 
 def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, given: Iterable[tuple[str, str]]) -> str:
-    """Adds the ops from gradients of some values to that of the input, whose name it gives. given: (value, gradient).
+    """Append the ops from gradients of some values to that of the input; return its name. given: (value, gradient).
 
     Raises ModelError as `gradient_graph` does.
     """
@@ -365,7 +366,7 @@ def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, g
 
 
 def unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
-    """The ops, pools apart from convolutions: the gradient needs the map between, which `back` comes to know."""
+    """Return the ops with pools split from convolutions: gradients need the map between, whose shape `back` gets."""
     ops: list[Op] = []
     for op in graph.ops:
         if isinstance(op, Conv) and op.pool:
@@ -379,7 +380,7 @@ def unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
 
 
 def needed(ops: tuple[Op, ...], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], set[str]]:
-    """The ops that some values are computed from, in their order, and the names of all that they read."""
+    """Return the ops that some values are computed from, in order, and the names of all values they read."""
     names, kept = {*outputs}, []
     for op in reversed(ops):
         if not names.isdisjoint(op.results):

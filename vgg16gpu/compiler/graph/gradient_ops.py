@@ -26,7 +26,7 @@ class MaskedGradient(MultiOp):
     range: Limits | None = None
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """That of x. Raises ModelError for gradients of other shapes."""
+        """Return the shape of x. Raises ModelError for gradients of other shapes."""
         shape, *gradients = shapes
         batch, channels, height, width = self.map_shape(shape)
         pooled = (batch, channels, *self.window_shape(MAX_POOL_2X2, height, width)) if self.pools else shape
@@ -47,7 +47,7 @@ class PoolGradient(MultiOp):
     count_include_pad: bool = False
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """That of the input. Raises ModelError for a gradient of another shape than the pool gives."""
+        """Return the shape of the pool's input. Raises ModelError if the gradient has not that of its result."""
         gradient, shape = shapes
         batch, channels, height, width = self.map_shape(shape)
         if gradient != (batch, channels, *self.window_shape(self.window, height, width)):
@@ -62,7 +62,7 @@ class PowerOfTwo(Op):
     exponent: int = 0
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """(N, 1) for a matrix, (N, 1, 1, 1) for maps. Raises ModelError."""
+        """Return (N, 1) for a matrix, (N, 1, 1, 1) for maps. Raises ModelError for other ranks."""
         (shape,) = shapes
         if len(shape) not in (2, 4):
             raise ModelError(f"PowerOfTwo '{self.y}': its input has shape {shape}; it needs maps, or a row an image")
@@ -74,12 +74,12 @@ _MADE: Final[dict[int, _Made]] = {}  # by the identity of what they are made of
 
 
 def dgrad_conv_weight(weight: Array) -> Array:
-    """(K, C, R, S) turned by 180 degrees, as (C, K, R, S); read-only, the same array as long as it lives."""
+    """Rotate (K, C, R, S) by 180 degrees into (C, K, R, S); read-only, one array for the lifetime of `weight`."""
     return _once(weight, lambda: weight[:, :, ::-1, ::-1].swapaxes(0, 1))
 
 
 def dgrad_matrix_weight(weight: Array) -> Array:
-    """(N, K) transposed; read-only, the same array as long as it lives."""
+    """Transpose (N, K); read-only, one array for the lifetime of `weight`."""
     return _once(weight, lambda: weight.T)
 
 

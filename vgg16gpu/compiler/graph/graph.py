@@ -29,15 +29,15 @@ class GraphInput:
         return len(self.shape) == 4 and (self.is_free or None in self.shape[2:])
 
     def in_file(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """A shape of this input as the file has it."""
+        """Return a shape of this input in the file's order of dimensions."""
         return shape[:1] + shape[2:] + shape[1:2] if self.channels_last else shape
 
     def to_file(self, x: Array) -> Array:
-        """An array of this input in the order of the file; a view."""
+        """Return an array of this input in the file's order of dimensions; a view."""
         return np.moveaxis(x, 1, -1) if self.channels_last else x
 
     def from_file(self, x: Array) -> Array:
-        """An array in the order of the file in that of this input; a view."""
+        """Return an array in the file's order in the order of this input; a view."""
         return np.moveaxis(x, -1, 1) if self.channels_last else x
 
 
@@ -73,7 +73,7 @@ class Graph:
 
 
 def readers_of_values(graph: Graph) -> Mapping[str, list[Op]]:
-    """The ops that read each value, each op once; what nobody reads is not there."""
+    """Return the ops that read each value, each op once; a value without readers has no entry."""
     found: dict[str, list[Op]] = {}
     for op in graph.ops:
         for name in {*op.operands}:

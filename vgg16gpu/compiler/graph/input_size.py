@@ -28,10 +28,10 @@ SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
 
 
 def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | None = None) -> Shape:
-    """The (N, C, H, W) or (N, F) that a run of `batch` images takes.
+    """Return the input shape of a run of `batch` images, (N, C, H, W) or (N, F).
 
     `size` (pixels: one number, or height and width) fills an open image size; without it the usual 224 is tried first,
-    then 32 to 512, then what is smaller. Raises ModelError when the model fixes another batch or size, or when no size
+    then 32 to 512, then smaller sizes. Raises ModelError when the model fixes another batch or size, or when no size
     fits.
     """
     declared = graph.input.shape
@@ -76,7 +76,7 @@ def _check_size(graph: Graph, height: int, width: int) -> None:
 
 
 def _first_fit(graph: Graph, head: Shape) -> Shape:
-    """The input shape for the first size that fits. Raises the error of the first one tried when none does."""
+    """Return the input shape for the first size that fits. Raises the first one's error if none fits."""
     for shape in _candidates(graph, head):
         if fits(graph, shape):
             return shape
@@ -105,7 +105,7 @@ def _fitting_sizes(graph: Graph) -> str:
 
 
 def open_shape(graph: Graph) -> tuple[int | None, ...]:
-    """The shape that the input must have, None for what is open: that of the file, but for a size that is free."""
+    """Return the shape that the input must have, None for open dimensions: the file's, but for a size that is free."""
     shape = graph.input.shape
     return (*shape[:2], None, None) if graph.input.is_free else shape
 
@@ -120,7 +120,7 @@ def takes_any_size(graph: Graph) -> bool:
 
 
 def size_note(graph: Graph) -> str:
-    """What sizes of images a graph takes, and why no others; "" for rows of numbers."""
+    """Describe which image sizes a graph accepts, and why no others; "" for rows of numbers."""
     if len(graph.input.shape) != 4:
         return ""
     if not takes_any_size(graph):
@@ -152,9 +152,9 @@ def least_sides(graph: Graph) -> tuple[int, int]:
 
 
 def fixed_size(graph: Graph) -> str:
-    """What fixes the image size of a graph, and what to do about it, as messages say it.
+    """Describe what fixes the image size of a graph, and the remedy, as messages say it.
 
-    An op behind it that larger images do not fit: a Gemm takes so many numbers, say; else only what the file declares.
+    The cause is the first op that larger images do not fit (a Gemm, say), else the file's declaration.
     """
     batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
     larger = batch, channels, 2 * height + 1, 3 * width + 2
@@ -191,7 +191,7 @@ def _known_channels(graph: Graph) -> int:
 
 
 def _channels(graph: Graph) -> int:
-    """Channels (or features) of an input that leaves them open: what its first weights take."""
+    """Return the channels (or features) of an input that leaves them open, by its first weights. Raises ModelError."""
     same = {graph.input.name}  # values with as many channels as the input
     for op in graph.ops:
         if op.x in same:

@@ -43,7 +43,7 @@ class FeatureLoss(MultiOp):
         return (self.y,) if self.cotangent is None else (self.y, self.cotangent)
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """(N, blocks, 1), for a feature, its target and perhaps weights. Raises ModelError."""
+        """Return (N, blocks, 1) for a feature, its target and perhaps weights. Raises ModelError for other shapes."""
         shape, target, *weights = shapes
         fits = weights == [(shape[1],)] and len(shape) == 4 if self.distance == "unit" else not weights
         if len(shape) not in (3, 4) or target not in (shape, target_shape(shape)) or not fits:
@@ -56,7 +56,7 @@ class RowSum(MultiOp):
     """(N,): the sum of all elements of a row of 1 to 8 operands."""
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """(N,). Raises ModelError."""
+        """Return (N,). Raises ModelError for operands of different N, and for more than MAX_ROWS."""
         if len(shapes) > MAX_ROWS or len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
             raise ModelError(f"RowSum '{self.y}': operands of shapes {' and '.join(map(str, shapes))}")
         return shapes[0][:1]
@@ -67,7 +67,7 @@ class Gram(Op):
     """(N, C, C): the products of all pairs of channels of a map (N, C, H, W), summed over pixels, over C * H * W."""
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """(N, C, C). Raises ModelError."""
+        """Return (N, C, C). Raises ModelError if x is not (N, C, H, W)."""
         (shape,) = shapes
         if len(shape) != 4:
             raise ModelError(f"Gram '{self.y}': its input has shape {shape}; it needs a feature map, (N, C, H, W)")
@@ -79,7 +79,7 @@ class GramGradient(MultiOp):
     """What a Gram hands back; operands: a symmetric gradient of its result, and the map."""
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
-        """That of the map. Raises ModelError."""
+        """Return the shape of the map, (N, C, H, W). Raises ModelError if the gradient is not (N, C, C)."""
         gradient, shape = shapes
         if len(shape) != 4 or gradient != (shape[0], shape[1], shape[1]):
             raise ModelError(f"GramGradient '{self.y}': a gradient of shape {gradient} for the products of {shape}")
@@ -87,7 +87,7 @@ class GramGradient(MultiOp):
 
 
 def pixels_and_channels(shape: Shape) -> tuple[int, int]:
-    """What a feature of this shape is to the kernels; a Gram matrix is one pixel."""
+    """Return (pixels, channels) of a feature as the kernels see it; a Gram matrix is one pixel."""
     return (math.prod(shape[2:]), shape[1]) if len(shape) == 4 else (1, math.prod(shape[1:]))
 
 
@@ -111,7 +111,7 @@ def blocks(op: FeatureLoss, shape: Shape) -> int:
 
 
 def target_shape(shape: Shape) -> Shape:
-    """The shape of the target for a feature of this shape."""
+    """Return the shape of the target for a feature of this shape."""
     return (shape[0], math.prod(shape[2:]), shape[1]) if len(shape) == 4 else shape
 
 
@@ -145,9 +145,9 @@ class LossGraph:
 
 
 def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
-    """What images of this shape are as targets: a Gram matrix (N, C, C), or a map, (N, C, H, W), for each term.
+    """Return a graph from images of this shape to targets: for each term a Gram matrix (N, C, C) or a map (N, C, H, W).
 
-    A loss takes that map with its channels last, (N, H*W, C).
+    A loss reads that map with its channels last, (N, H*W, C).
     """
     back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
     ops = list(graph.ops)
@@ -167,7 +167,7 @@ def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
 def loss_graph(
     graph: Graph, terms: Sequence[Term], shape: Shape, *, gradient: bool, precision: str = "fp32"
 ) -> LossGraph:
-    """The loss of images of this shape by a simplified graph with one input; precision: of its products.
+    """Return the loss of images of this shape by a simplified graph with one input; precision: of its products.
 
     Raises ModelError as `gradient_graph`.
     """
@@ -183,7 +183,7 @@ def loss_graph(
 
 
 def pair_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradients: int, precision: str = "fp32") -> Graph:
-    """The loss of images of this shape against others, a further input of the same shape, by a simplified graph.
+    """Return the loss of images of this shape against a second input of the same shape, by a simplified graph.
 
     gradients: to how many of both, the images first: 0, 1 or 2. Outputs: the loss of each image, (N,), and these
     gradients. Raises ModelError as `gradient_graph`.
@@ -307,7 +307,7 @@ def _compared(back: Backward, term: Term, feature: str, other: str | None, gradi
 
 
 def _summed(back: Backward, ops: list[Op], parts: list[str]) -> str:
-    """The sum of all partial sums of an image."""
+    """Append ops that sum all partial sums of an image; return the result's name."""
     while True:
         first, *others = parts[:MAX_ROWS]
         parts = [_add(back, ops, RowSum, first, "sum", tuple(others)), *parts[MAX_ROWS:]]
@@ -316,7 +316,7 @@ def _summed(back: Backward, ops: list[Op], parts: list[str]) -> str:
 
 
 def _add(back: Backward, ops: list[Op], kind: Callable[..., Op], x: str, what: str, /, *rest: Any) -> str:
-    """Appends an op that reads x; the name of its result."""
+    """Append an op that reads x; return the name of its result."""
     y = back.fresh(f"{x}/{what}")
     ops.append(kind(x, y, (y,), *rest))
     back.shapes[y] = ops[-1].shape_of_y(*(back.shapes[name] for name in ops[-1].operands))
@@ -324,5 +324,5 @@ def _add(back: Backward, ops: list[Op], kind: Callable[..., Op], x: str, what: s
 
 
 def _read(back: Backward, names: set[str]) -> dict[str, Array]:
-    """The constants among these names."""
+    """Return the constants among these names."""
     return {name: array for name, array in back.constants.items() if name in names}

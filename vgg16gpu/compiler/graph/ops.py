@@ -132,7 +132,7 @@ class Conv(Op):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What lies behind the pool, and, where it is kept, what lies before."""
+        """The pool's result, and, if it is kept, the map before the pool."""
         return (self.y, self.kept) if self.kept else (self.y,)
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
@@ -654,7 +654,7 @@ class FusedConvPair(Op):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Those of the second one."""
+        """The results of the second convolution."""
         return self.second.results
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
@@ -667,18 +667,18 @@ class FusedConvPair(Op):
 
 
 def parts(op: Op) -> tuple[Op, ...]:
-    """The ops that a chain consists of, in order; any other op is its own only part."""
+    """Return the ops of a chain in order; any other op is its own only part."""
     return (op.first, op.second) if isinstance(op, FusedConvPair) else (op,)
 
 
 def with_operands(op: Op, operands: Sequence[str]) -> Op:
-    """The same op, reading other values."""
+    """Return the same op with other operands."""
     x, *others = operands
     return replace(op, x=x, others=tuple(others)) if isinstance(op, MultiOp) else replace(op, x=x)
 
 
 def op_arrays(op: Op) -> tuple[Array, ...]:
-    """The constant arrays of an op."""
+    """Return the constant float32 arrays of an op, without `weight_steps`."""
     found = (item for part in parts(op) for item in vars(part).items() if item[0] != "weight_steps")
     return tuple(value for _, value in found if isinstance(value, np.ndarray) and value.dtype == np.float32)
 

@@ -58,7 +58,7 @@ def gather_slices(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def _gathered(op: Concat, parts: Sequence[Slice]) -> Gather | None:
-    """The Gather that a Concat of these Slices is; None if it is none."""
+    """Return the Gather that equals a Concat of these Slices; None if none does."""
     picked = [index for part in parts if (index := _picked(part, op.axis)) is not None]
     sources = {part.x for part in parts}
     if len(picked) != len(op.operands) or len(sources) != 1:
@@ -68,7 +68,7 @@ def _gathered(op: Concat, parts: Sequence[Slice]) -> Gather | None:
 
 
 def _picked(op: Slice, axis: int) -> int | None:
-    """Which single element of `axis` a Slice takes, and all of the others; None if it is another."""
+    """Return the one element of `axis` that a Slice takes, with all of the other axes; None for any other Slice."""
     others = [i for i in range(len(op.starts)) if i != axis]
     whole = all((op.starts[i], op.steps[i], op.sizes[i]) == (0, 1, None) for i in others)
     return op.starts[axis] if whole and op.sizes[axis] == 1 else None
@@ -104,7 +104,7 @@ def transpose_first(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def _chain(graph: Graph, fixed: Collection[str]) -> list[Op]:
-    """The ops from the input to the Transpose that brings channels first, both included; empty if it is not so."""
+    """Return the ops from the input to the Transpose that brings channels first, inclusive; empty if there is none."""
     found: list[Op] = []
     value = graph.input.name
     if len(graph.input.shape) != 4 or graph.others:
@@ -139,7 +139,7 @@ def _can_wait(op: Op, value: str, graph: Graph) -> bool:
 
 
 def _turned(op: Op) -> Op:
-    """The same op for values with their channels first."""
+    """Return the same op for values with their channels first."""
     match op:
         case Gather():
             return replace(op, axis=1)
@@ -151,12 +151,12 @@ def _turned(op: Op) -> Op:
 
 
 def _turned_array(array: Array) -> Array:
-    """A constant that is broadcast to (N, H, W, C), for (N, C, H, W)."""
+    """Return a constant that is broadcast to (N, H, W, C) in the order of (N, C, H, W)."""
     return np.ascontiguousarray(array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(CHANNELS_FIRST))
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """A name that no value has."""
+    """Return a name that no value has, and add it to `taken`."""
     name += ".channels_first"
     while name in taken:
         name += "_"
@@ -280,7 +280,7 @@ def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def fuse_clip(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """Conv, Gemm, Elementwise or GeneralBatchNorm + Clip -> one op with limits; Relu + Clip -> Clip.
+    """Fuse Conv, Gemm, Elementwise or GeneralBatchNorm + Clip -> one op with limits; Relu + Clip -> Clip.
 
     0 lies between the limits, as padded channels are 0.
     """
@@ -300,7 +300,7 @@ def fuse_clip(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def _composed(first: Limits, second: Limits) -> Limits:
-    """The limits of values that the first and then the second limits clip."""
+    """Return the limits that equal clipping to the first, then to the second limits."""
     low, high = (min(max(limit, second[0]), second[1]) for limit in first)
     return low, high
 
@@ -324,7 +324,7 @@ def fuse_bias(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 
 def _constants_last(graph: Graph) -> Graph:
-    """C + x as x + c."""
+    """Rewrite every C + x to x + C."""
 
     def turned(op: Op) -> Op:
         if isinstance(op, Arithmetic) and op.function == "add" and len(op.others) == 1 and op.x in graph.constants:

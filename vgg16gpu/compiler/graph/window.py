@@ -40,7 +40,7 @@ class Window:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[return-value]
 
     def padding(self, height: int, width: int) -> Pads:
-        """The padding of a map of (height, width)."""
+        """Return the padding in pixels for a map of (height, width)."""
         if not self.same:
             return self.pads
         ends = []
@@ -52,7 +52,7 @@ class Window:
         return Pads(top, left, bottom, right)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """(OH, OW) of a map of (height, width); below 1 where the window does not fit."""
+        """Return (OH, OW) for a map of (height, width); below 1 where the window does not fit."""
         pads = self.padding(height, width)
         rows = self._count(height, pads.top, pads.bottom, 0)
         return rows, self._count(width, pads.left, pads.right, 1)

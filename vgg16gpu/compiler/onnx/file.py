@@ -118,9 +118,9 @@ class OnnxFile:
         return (self.path, *(folder / name.replace("\\", "/") for name in self._external)) if self.is_on_disk else ()
 
     def digest(self) -> str:
-        """SHA-256 of the file, and of the external data that was read from beside it.
+        """Return the SHA-256 (hex) of the file, and of the external data that was read from beside it.
 
-        Of a model made of arrays: of its graph and its weights, so that it is the same wherever these came from.
+        For a model made of arrays: of its graph and its weights, so that it does not depend on their origin.
         """
         digest = hashlib.sha256(self._data)
         for name in sorted(self._arrays):
@@ -130,7 +130,7 @@ class OnnxFile:
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a model in memory be pickled, as its bytes or its arrays. One of a file is opened anew: `Model` does."""
+        """Pickle a model in memory, as its bytes or its arrays. One of a file is opened anew: `Model` does."""
         if self.is_onnx:
             return parse_onnx, (bytes(self._data), self.folder)
         graph = GraphProto()
@@ -146,14 +146,14 @@ class OnnxFile:
             _log.warning("%s: %s", printable(str(self.path)), message)
 
     def error(self, message: str) -> ModelError:
-        """A ModelError that names this file."""
+        """Return a ModelError that names this file."""
         return ModelError(f"{printable(str(self.path))}: {message}")
 
     def array(self, tensor: TensorProto) -> Constant:
-        """The value of a tensor of this model: a read-only view of the mapping when it is large (maybe unaligned).
+        """Return a tensor of this model: a read-only view of the mapping when it is large (maybe unaligned).
 
-        Only booleans, and what is spelled as int32_data or int64_data, are always decoded into memory of their own.
-        Raises ModelError when its type is unknown or its bytes are missing, short, or outside the model's folder.
+        Only booleans, and values in int32_data or int64_data, are always decoded into memory of their own. Raises
+        ModelError when its type is unknown or its bytes are missing, short, or outside the model's folder.
         """
         if tensor.name in self._arrays:
             return self._arrays[tensor.name]
@@ -211,7 +211,7 @@ class OnnxFile:
             raise self.error(f"tensor '{name}' does not hold its {shape} values but {count}; export the model again")
 
     def _typed(self, tensor: TensorProto, name: str, dtype: np.dtype[Any], held: list[str]) -> Constant:
-        """The values of a typed field."""
+        """Return the values of a typed field."""
         place = _TYPED.get(tensor.data_type, "int32_data")
         if held and held != [place]:
             raise self.error(
@@ -224,7 +224,7 @@ class OnnxFile:
         )
 
     def _from_integers(self, name: str, values: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Constant:
-        """What a field of integers means for an element type: the numbers themselves, or the bits of float16."""
+        """Convert a field of integers to an element type: the numbers themselves, or the bits of float16."""
         stored = np.dtype("<u2") if dtype == np.float16 else np.dtype("u1") if dtype == np.bool_ else dtype
         limits = np.iinfo(stored)
         if values.size and not (limits.min <= values.min() and values.max() <= limits.max):
@@ -267,7 +267,7 @@ class OnnxFile:
     def _decoded(
         self, name: str, data: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Constant:
-        """The numbers of a large packed field, decoded piece by piece."""
+        """Decode the numbers of a large packed field, piece by piece."""
         pieces = range(0, data.size, LARGE_CODED)
         self._holds(name, shape, sum(int(np.count_nonzero(data[at : at + LARGE_CODED] < 0x80)) for at in pieces))
         array = np.empty(math.prod(shape), dtype)
@@ -313,7 +313,7 @@ class OnnxFile:
 
 
 def element_type(number: int) -> str:
-    """What onnx.proto calls an element type."""
+    """Return onnx.proto's name of an element type; its number if it has none."""
     return TensorProto.DataType.Name(number) if number in TensorProto.DataType.values() else str(number)
 
 
@@ -394,7 +394,7 @@ def map_weights(path: Path) -> memoryview:
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a regular file, mapped read-only. Raises OSError, ValueError or UnreasonableError."""
+    """Map the bytes of a regular file, read-only. Raises OSError, ValueError or UnreasonableError."""
     _check_regular(path.stat())  # before it is opened: opening a device can do things
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -422,7 +422,7 @@ def _check_start(data: memoryview) -> None:
 
 
 def _near(path: Path) -> str:
-    """A model that is there and has nearly the name of one that is not; "" where there is none."""
+    """Return an existing model whose name is near to that of a missing one; "" if there is none."""
     import difflib  # noqa: PLC0415 - for a message
 
     names = {NAME: NAME} if path.parent == Path() else {}

@@ -16,7 +16,7 @@ from vgg16gpu.errors import ModelError
 
 
 def with_free_size(graph: Graph, file: OnnxFile, loaded: Graph) -> Graph:
-    """A simplified graph whose input says that its size is free, if it is; else itself.
+    """Return a simplified graph with its input marked as free in size if it is; else the graph itself.
 
     loaded: the graph as it was loaded, for the same outputs. The size is free if the file gives the same graph where
     height and width are left open, so that nothing was computed from them, and if this graph takes another size.

@@ -98,7 +98,7 @@ class OnnxImporter:
             self.refusals.append((self.file.model.graph.node[value.producer], UnsupportedNodeError(reason, remedy)))
 
     def copies(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The outputs, those that an op computes and that come once more as copies with names of their own."""
+        """Return the outputs; a repeated one that an op computes becomes a copy with a name of its own."""
         found: list[str] = []
         for name in wanted:
             if name not in found or not self.values[name].is_run_time:
@@ -110,7 +110,7 @@ class OnnxImporter:
         return tuple(found)
 
     def constant(self, name: str) -> Constant | None:
-        """The value of a name that is a constant; None for any other name."""
+        """Return the value of a name that is a constant; None for any other name."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -151,7 +151,7 @@ class OnnxImporter:
             self.values[name].is_refused = True
 
     def _check(self, proto: NodeProto) -> None:
-        """Attributes and operand counts against the operator's own schema."""
+        """Check attributes and operand counts against the operator's own schema. Raises UnsupportedNodeError."""
         if any(attribute.ref_attr_name for attribute in proto.attribute):
             raise UnsupportedNodeError("an attribute of it refers to a function's", EXPORT_AGAIN)
         context = onnx.checker.C.CheckerContext()
@@ -163,7 +163,7 @@ class OnnxImporter:
             raise UnsupportedNodeError(str(error).splitlines()[0].rstrip(". "), EXPORT_AGAIN) from error
 
     def _resolve(self, name: str) -> None:
-        """Make sure that a value is known: computed before, a constant, or behind a refusal."""
+        """Raise UnsupportedNodeError unless a value is known: computed before, a constant, or behind a refusal."""
         value = self.values.get(name)
         if value and (value.is_run_time or value.is_refused or self.constant(name) is not None):
             return
@@ -176,14 +176,14 @@ class OnnxImporter:
         raise UnsupportedNodeError(f"its operand '{name}' is missing", "export the model with its weights")
 
     def _taken(self, array: Constant) -> Constant:
-        """A constant of the file: float16 becomes float32."""
+        """Return a constant of the file, float16 as float32. Raises UnsupportedNodeError."""
         self.scope.memory.allow(array)
         if has_marks(array):
             raise UnsupportedNodeError("a constant that it reads is out of range", EXPORT_AGAIN)
         return array.astype(np.float32) if array.dtype == np.float16 else array
 
     def _array(self, stored: Stored) -> Constant:
-        """The value of a tensor that a node reads, a dense array."""
+        """Return the value of a tensor that a node reads as a dense array. Raises UnsupportedNodeError."""
         tensor = stored.values if isinstance(stored, SparseTensorProto) else stored
         if not is_known_type(tensor.data_type):
             name = tensor.name or "of a Constant node"
@@ -208,7 +208,7 @@ class OnnxImporter:
         raise UnsupportedNodeError("it holds no numbers", "only tensors, integers and floats are supported")
 
     def _attributes(self, proto: NodeProto) -> dict[str, Any]:
-        """Attributes by name, tensors as arrays."""
+        """Return attributes by name, tensors as arrays."""
         return {
             attribute.name: self._taken(self._array(attribute.t))
             if attribute.type == AttributeProto.TENSOR
@@ -316,5 +316,5 @@ def _several_rows(name: str) -> str:
 
 
 def label(proto: NodeProto) -> str:
-    """What a node is called in messages."""
+    """Return the name of a node in messages: its own, else its first output."""
     return proto.name or next((name for name in proto.output if name), "")

@@ -31,7 +31,7 @@ class _Size(NamedTuple):
 
 
 def inline_functions(file: OnnxFile) -> OnnxFile:
-    """The model without the local functions that it has.
+    """Return the model with its local functions written out.
 
     Raises ModelError when they call themselves, are nested too deep, or come to too many nodes or bytes.
     """
@@ -62,7 +62,7 @@ class _Expansion:
         self._calls: dict[_Key, _Size] = {}
 
     def measure(self, nodes: Iterable[NodeProto], depth: int = 0) -> _Size:
-        """What these nodes come to, `depth` calls down."""
+        """Return the nodes and bytes of these nodes once written out, `depth` calls down."""
         total = _Size()
         for node in nodes:
             key = _key(node.domain, node.op_type, node.overload)

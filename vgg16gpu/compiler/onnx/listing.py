@@ -29,7 +29,7 @@ class TensorType:
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        """As "float32 64x3x3x3", "int64 scalar"."""
+        """Return a text like "float32 64x3x3x3", "int64 scalar"."""
         return f"{self.element} {'x'.join(map(str, self.shape)) or 'scalar'}"
 
 
@@ -54,7 +54,7 @@ class ListedNode:
 
 
 def list_nodes(file: OnnxFile) -> tuple[ListedNode, ...]:
-    """Every node of a file, in its order. Raises ModelError for functions that cannot be written out."""
+    """Return every node of a file, in its order. Raises ModelError for functions that cannot be written out."""
     file = inline_functions(file)
     held = {name: tensor_type(tensor) for name, tensor in initializers(file.model.graph)}
     versions = {item.domain: item.version for item in file.model.opset_import}
@@ -62,7 +62,7 @@ def list_nodes(file: OnnxFile) -> tuple[ListedNode, ...]:
 
 
 def tensor_type(tensor: Stored) -> TensorType:
-    """Element type and shape, whatever they are."""
+    """Return element type and shape of a tensor, supported or not."""
     values = tensor.values if isinstance(tensor, SparseTensorProto) else tensor
     element = element_type(values.data_type).lower()
     return TensorType(_USUAL_NAMES.get(element, element), tuple(tensor.dims))
@@ -83,7 +83,7 @@ def _listed(node: NodeProto, held: Mapping[str, TensorType], versions: Mapping[s
 
 
 def _schema(op: str, domain: str, version: int | None) -> Any:
-    """What onnx knows of an operator; None if nothing."""
+    """Return onnx's schema of an operator; None if it has none."""
     if version is None:
         return None
     try:
@@ -93,7 +93,7 @@ def _schema(op: str, domain: str, version: int | None) -> Any:
 
 
 def _role(parameters: Sequence[Any], index: int) -> str:
-    """The operator's name for operand `index`; the last takes all that follow."""
+    """Return the operator's name for operand `index`; the last name stands for all that follow."""
     return str(parameters[min(index, len(parameters) - 1)].name) if parameters else str(index)
 
 
@@ -114,7 +114,7 @@ _MANY: Final = ("floats", "ints", "strings", "tensors", "graphs")
 
 
 def _plain(attribute: AttributeProto) -> Any:
-    """The value: numbers and texts as they are, of a tensor or a graph what it is."""
+    """Return an attribute's value: numbers and texts as they are, tensors and graphs described."""
     place = _FIELDS.get(attribute.type)
     if place is None:
         return f"a value of another type, number {attribute.type}"

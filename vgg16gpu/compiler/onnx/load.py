@@ -138,7 +138,7 @@ def _constant(translation: OnnxImporter, name: str) -> Constant:
 
 
 def _graph(translation: OnnxImporter, outputs: tuple[str, ...]) -> Graph | None:
-    """The ops that the outputs need, with the inputs and constants that these read."""
+    """Return the ops that the outputs need, with the inputs and constants that these read; None without outputs."""
     ops = _needed(translation.ops, outputs)
     read = {name for op in ops for name in op.operands}
     inputs = [GraphInput(name, shape) for name, shape in translation.inputs.items() if name in read]
@@ -147,7 +147,7 @@ def _graph(translation: OnnxImporter, outputs: tuple[str, ...]) -> Graph | None:
 
 
 def _needed(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:
-    """Those of the ops, in order, that compute what the outputs need."""
+    """Return the ops, in order, that compute what the outputs need."""
     needed: list[Op] = []
     read = set(outputs)
     for op in reversed(ops):
@@ -190,7 +190,7 @@ def _run_time_inputs(file: OnnxFile, bound: Mapping[str, Constant]) -> list[Valu
 def _input_shapes(
     file: OnnxFile, inputs: Sequence[ValueInfoProto], shapes: Mapping[str, OpenShape]
 ) -> dict[str, OpenShape]:
-    """Shapes of all run-time inputs, checked."""
+    """Return the shapes of all run-time inputs. Raises ModelError for unknown names, and several open inputs."""
     names = [value.name for value in inputs]
     for name in shapes:
         if name not in names:
@@ -206,7 +206,7 @@ def _input_shapes(
 
 
 def _problem_of_rank(inputs: Mapping[str, OpenShape], shapes: Mapping[str, OpenShape]) -> list[str]:
-    """What is wrong with the only input of a model, that takes images or rows. Its nodes may tell more."""
+    """Return what is wrong with a model's only input, which must be images or rows. Its nodes may tell more."""
     return [
         f"input '{name}' has shape {shape}; (N, C, H, W) or (N, F) is needed"
         for name, shape in inputs.items()
@@ -251,7 +251,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
-    """The index of the node that computes each value. Every name may be given once."""
+    """Return the index of the node that computes each value. Raises ModelError for a name that two values have."""
     graph = file.model.graph
     taken = [name for name, _ in initializers(graph)] + [*inputs]
     made = [(name, index) for index, node in enumerate(graph.node) for name in node.output if name]
@@ -266,7 +266,7 @@ def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
 def _wanted(
     file: OnnxFile, inputs: Collection[str], producers: Collection[str], outputs: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The values of the requested outputs, which may be named by node or layer, checked."""
+    """Return the values of the requested outputs, which may be named by node or layer. Raises ModelError."""
     declared = [value.name for value in file.model.graph.output]
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
@@ -283,7 +283,7 @@ def _wanted(
 
 
 def _meant(file: OnnxFile, names: Sequence[str], values: Collection[str]) -> tuple[str, ...]:
-    """The value that each name means, which is called so by itself, or by its node or layer."""
+    """Return the value that each name means: the value's own name, or that of its node or layer. Raises ModelError."""
     if len({*names}) == len(names) and all(name in values for name in names):
         return tuple(names)
     from vgg16gpu.compiler.onnx.names import TapError, resolve  # noqa: PLC0415 - few ask for inner layers
@@ -295,7 +295,7 @@ def _meant(file: OnnxFile, names: Sequence[str], values: Collection[str]) -> tup
 
 
 def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[str]) -> frozenset[str]:
-    """Every value on a path to a requested output."""
+    """Return every value on a path to a requested output."""
     read: set[str] = set()
     pending = list(wanted)
     while pending:
@@ -308,7 +308,7 @@ def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[
 
 
 def _refused(file: OnnxFile, translation: OnnxImporter) -> str:
-    """One line per refused node: operator, name, opset, reason, remedy."""
+    """Return one line per refused node: operator, name, opset, reason, remedy."""
     versions = {"" if item.domain in DEFAULT_DOMAINS else item.domain: item.version for item in file.model.opset_import}
     lines, is_hinted = [], False
     for proto, refusal in translation.refusals:
@@ -324,7 +324,7 @@ def _refused(file: OnnxFile, translation: OnnxImporter) -> str:
 
 
 def _fitting_size(translation: OnnxImporter, op: Op) -> int | None:
-    """An image size that a refused op, and all that is known before and behind it, would take."""
+    """Return an image size that a refused op and all known ops around it would take; None if there is none."""
     ((name, shape), *others) = translation.inputs.items()
     if others or len(shape) != 4 or None in shape[1:]:
         return None

@@ -37,18 +37,18 @@ RANDOM_NOTE: Final = "random weights: the names mean nothing"
 
 
 def metadata_of(file: OnnxFile) -> Mapping[str, str]:
-    """The metadata of an ONNX file."""
+    """Return the metadata of an ONNX file."""
     return {entry.key: entry.value for entry in file.model.metadata_props}
 
 
 def encoded(metadata: Mapping[str, str]) -> bytes:
-    """The end of an ONNX file that has this metadata; behind a whole file it adds the metadata to it."""
+    """Return the bytes of metadata as the end of an ONNX file; appended to a whole file, they add it."""
     entries = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
     return bytes(ModelProto(metadata_props=entries).SerializeToString())
 
 
 def model_preprocess(path: str | Path, metadata: Mapping[str, str], graph: Graph, shape: Shape) -> Preprocess:
-    """What is done to pictures by the metadata of a model file, else by what its simplified graph lets assume.
+    """Return the preprocessing of pictures from a file's metadata, else the one assumed for its simplified graph.
 
     `shape` is (N, C, H, W). Raises ModelError for metadata that is wrong or of another number of channels.
     """
@@ -64,7 +64,7 @@ def model_preprocess(path: str | Path, metadata: Mapping[str, str], graph: Graph
 
 
 def metadata_list(metadata: Mapping[str, str], key: str, path: str | Path) -> list[Any]:
-    """A JSON list of the metadata; empty without that key. Raises ModelError."""
+    """Return a JSON list of the metadata; empty without that key. Raises ModelError if it is not a list."""
     try:
         values = parse_json(metadata.get(key, "[]"), key)
     except InputError:

@@ -56,7 +56,7 @@ class TapError(LookupError):
 
 
 def resolve(graph: GraphProto, names: Sequence[str]) -> tuple[str, ...]:
-    """The value that each name means, in order.
+    """Return the value that each name means, in order.
 
     Raises TapError for a name that the model does not have, for one that fits several values, and for two names that
     mean the same.
@@ -73,7 +73,7 @@ def resolve(graph: GraphProto, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def names_of_layers(graph: GraphProto) -> Mapping[str, str]:
-    """What people call the values of a model that are layers: relu3_3, else the module. `resolve` takes these names."""
+    """Return the usual names of values that are layers: relu3_3, else the module. `resolve` takes these names."""
     taps = _Taps(graph)
     modules = ((path, [node.output[0]]) for path, node in taps.modules.nodes.items())
     found: dict[str, str] = {}
@@ -93,7 +93,7 @@ class _Taps:
         self._values = given.union(*(node.output for node in graph.node)) - {""}
 
     def value(self, name: str) -> str:
-        """The one value that `name` means. Raises TapError."""
+        """Return the one value that `name` means. Raises TapError."""
         if name in self._values:
             return name
         layer = _layer(name)
@@ -123,7 +123,7 @@ class _Taps:
 
     @cached_property
     def modules(self) -> _Modules:
-        """Those of the torch model."""
+        """The modules of the torch model."""
         return _Modules.of(self._computed)
 
     @cached_property
@@ -174,13 +174,13 @@ class _Modules:
         return cls(last)
 
     def paths(self, layer: str) -> list[str]:
-        """The modules that are called so, inside whatever they are."""
+        """Return the paths of the modules with this name, at any depth."""
         if layer in self.nodes:
             return [layer]
         return [path for path in self.nodes if path.endswith(f".{layer}")] if layer else []
 
     def values(self, layer: str) -> list[str]:
-        """What they compute. Raises TapError for one whose value is not in the file any more."""
+        """Return the values of modules with this name. Raises TapError for one that is not in the file any more."""
         if not (paths := self.paths(layer)):
             node = self._before_one_left_out(layer)
             return [node.output[0]] if node else []
@@ -200,7 +200,7 @@ class _Modules:
         return [self.nodes[path].output[0] for path in paths]
 
     def _before_one_left_out(self, layer: str) -> NodeProto | None:
-        """The node that also stands for the layer behind it: a normalisation folded into it, or a Dropout."""
+        """Return the node that also stands for the layer behind it: a normalisation folded into it, or a Dropout."""
         before, after = self._beside(layer, -1), self._beside(layer, 1)
         if not before or not after or f"{layer}.weight" in after.input:
             return None
@@ -209,7 +209,7 @@ class _Modules:
         return before if normalised or dropout else None
 
     def _beside(self, path: str, distance: int) -> NodeProto | None:
-        """The last node of the module so many places further in the same Sequential."""
+        """Return the last node of the module `distance` places further in the same Sequential."""
         paths = self.paths(self._path_beside(path, distance))
         return self.nodes[paths[0]] if len(paths) == 1 else None
 
@@ -247,7 +247,7 @@ class _Count:
         return {name: found for name, found in self._found.items() if name.partition(".")[0] not in self._wrong}
 
     def step(self, node: NodeProto, place: _Place) -> _Place | None:
-        """The place of the node's first output, from that of what it reads; None if a VGG has no such layer there."""
+        """Return the place of the node's first output, from its operand's; None if a VGG has no such layer there."""
         y = node.output[0]
         in_features = place.kind in ("conv", "bn", "relu")
         if place.dequantised and node.op_type in (*_AVERAGES, *_CONNECTS, "MaxPool"):
@@ -319,7 +319,7 @@ class _Count:
 
 
 def _unchanged(node: NodeProto, place: _Place) -> _Place | None:
-    """The place behind a node that is no layer; None behind one that a VGG does not have."""
+    """Return the place behind a node that is not a layer; None behind one that a VGG does not have."""
     if node.op_type == "DequantizeLinear" and place.kind in ("conv", "bn", "fc"):
         return replace(place, dequantised=node.output[0])
     passes = node.op_type in (*_MOVES, *_KEEPS) or (not place.kind and node.op_type in _NORMALISES)
@@ -332,17 +332,17 @@ def _halves(node: NodeProto) -> bool:
 
 
 def _weight(node: NodeProto) -> str:
-    """The name of a node's second operand."""
+    """Return the name of a node's second operand; "" if there is none."""
     return node.input[1] if len(node.input) > 1 else ""
 
 
 def _attribute(node: NodeProto, name: str) -> Sequence[int] | None:
-    """A list of integers, or None."""
+    """Return an attribute that is a list of integers; None if it is absent."""
     return next((attribute.ints for attribute in node.attribute if attribute.name == name), None)
 
 
 def _layer(name: str) -> str:
-    """A name without the prefix of a wrapper; a node or value of torch's exporter as the module that it belongs to."""
+    """Strip the prefix of a wrapper; map a node or value of torch's exporter to the module that it belongs to."""
     if name.startswith("/") and _is_path(name):
         name = _dotted(name.split("/")[1:-1])
     while name.startswith("module."):  # torch.nn.DataParallel
@@ -356,7 +356,7 @@ def _is_folded(node: NodeProto) -> bool:
 
 
 def _module(node: NodeProto) -> str:
-    """The dotted path of the module that a node belongs to; empty for none."""
+    """Return the dotted path of the module that a node belongs to; empty for none."""
     for entry in node.metadata_props:
         if entry.key == _SCOPES:
             scopes = re.findall(r"'([^']*)'", entry.value)
@@ -369,7 +369,7 @@ def _is_path(name: str) -> bool:
 
 
 def _dotted(scopes: Sequence[str]) -> str:
-    """Scopes of a node's name as a path: features, features.22 -> features.22; layer1, layer1.0, conv1."""
+    """Join scopes of a node's name to a path: features, features.22 -> features.22; layer1, layer1.0, conv1."""
     path, previous = "", ""
     for scope in scopes:
         inner = scope.removeprefix(f"{previous}.") if previous else scope

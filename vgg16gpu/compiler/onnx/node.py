@@ -73,11 +73,11 @@ class OnnxValue:
         return self.array is not None
 
     def becomes_constant(self, array: Constant) -> None:
-        """Its numbers have been read, or computed."""
+        """Set the numbers, which have been read or computed."""
         self.array, self.shape = array, array.shape
 
     def becomes_run_time(self, shape: OpenShape | None) -> None:
-        """An op computes it, or it is an input."""
+        """Mark the value as an input or an op's result."""
         self.is_run_time, self.shape = True, shape
 
 
@@ -94,7 +94,7 @@ class ImportContext:
     remarks: list[str] = field(default_factory=list)
 
     def fresh(self, stem: str) -> str:
-        """A name that no other value has."""
+        """Return a name that no other value has."""
         for number in itertools.count():
             name = f"{stem}.{number}"
             if name not in self.values:
@@ -125,7 +125,7 @@ class NodeView:
     scope: ImportContext
 
     def operand(self, index: int) -> OnnxValue | None:
-        """Operand `index`, or None when it is left out."""
+        """Return operand `index`, or None when it is left out."""
         return self.operands[index] if index < len(self.operands) else None
 
     @property
@@ -140,7 +140,7 @@ class NodeView:
 
     @property
     def result(self) -> OnnxValue:
-        """What the node computes."""
+        """The value that the node computes."""
         return self.scope.values[self.y]
 
     @property
@@ -178,20 +178,20 @@ class NodeView:
         return all(dim == 1 for dim in self.shape_of(index))
 
     def shape_of(self, index: int) -> OpenShape:
-        """Shape of an operand that is there. Raises UnknownShapeError behind a refused node."""
+        """Return the shape of an operand that is there. Raises UnknownShapeError behind a refused node."""
         operand = self._present(index)
         if operand.shape is None:
             raise UnknownShapeError
         return operand.shape
 
     def value(self, index: int, what: str = "operand") -> str:
-        """An operand for an op that reads values: the name of a run-time value, or of a constant of the graph."""
+        """Return an operand for an op that reads values: the name of a run-time value, or of a graph constant."""
         if not self._present(index).is_constant:
             return self.names[index]
         return self.scope.hold(self.names[index], self.weight(index, what))
 
     def constant(self, index: int) -> Constant | None:
-        """An operand that must be a constant, or None when it is left out."""
+        """Return an operand that must be a constant, or None when it is left out. Raises UnsupportedNodeError."""
         operand = self.operand(index)
         if operand is not None and operand.array is None:
             raise UnsupportedNodeError(
@@ -200,7 +200,7 @@ class NodeView:
         return None if operand is None else operand.array
 
     def weight(self, index: int, what: str) -> Array:
-        """A constant operand of float32 that must be there."""
+        """Return a constant operand of float32 that must be there. Raises UnsupportedNodeError."""
         array = self.constant(index)
         if array is None:
             raise UnsupportedNodeError(f"it has no {what}", EXPORT_AGAIN)
@@ -211,7 +211,7 @@ class NodeView:
         return cast(Array, array)
 
     def weight_steps(self, index: int, *, transposed: bool = False) -> Array | None:
-        """The steps of a weight that the file holds as integers: one for each output, its first dimension.
+        """Return the steps of a weight that the file holds as integers: one for each output, its first dimension.
 
         None where there are none, or steps of another dimension. `transposed`: the weight is a matrix (IN, OUT).
         """
@@ -224,7 +224,7 @@ class NodeView:
         return np.ascontiguousarray(np.broadcast_to(steps.reshape(-1), shape[:1]))
 
     def integers(self, index: int, what: str) -> tuple[int, ...] | None:
-        """A constant operand that is a list of whole numbers (or one), or None when it is left out."""
+        """Return a constant operand of integers, None when it is left out. Raises UnsupportedNodeError."""
         array = self.constant(index)
         if array is None:
             return None
@@ -237,18 +237,18 @@ class NodeView:
         return tuple(int(number) for number in array.reshape(-1))
 
     def axes(self, index: int, since: int) -> tuple[int, ...] | None:
-        """Axes from an attribute, from operand `index` since an opset, as they are."""
+        """Return axes from an attribute, or from operand `index` since an opset; they may be negative."""
         if self.opset < since:
             found = self.attributes.get("axes")
             return None if found is None else tuple(found)
         return self.integers(index, "axes")
 
     def axis(self, default: int, rank: int) -> int:
-        """The attribute `axis`, counted from the front."""
+        """Return the attribute `axis`, counted from the front. Raises UnsupportedNodeError."""
         return positive_axis(self.attributes.get("axis", default), rank)
 
     def flag(self, name: str) -> bool:
-        """An attribute that is 0, the default, or 1."""
+        """Return an attribute that is 0, the default, or 1. Raises UnsupportedNodeError for another value."""
         value = self.attributes.get(name, 0)
         if value not in (0, 1):
             raise UnsupportedNodeError(f"{name} is {value}", "0 or 1 is needed")
@@ -268,7 +268,7 @@ class NodeView:
 
 
 def positive_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front, for a value of `rank` dimensions."""
+    """Return an axis counted from the front, for a value of `rank` dimensions. Raises UnsupportedNodeError."""
     if not -rank <= axis < rank:
         raise UnsupportedNodeError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
     return axis % rank

@@ -17,7 +17,7 @@ _OPEN: Final = -1
 
 
 def normalise(model: ModelProto) -> ModelProto:
-    """Bring a parsed model into the one spelling, in place, and return it. Nodes that form a cycle stay one."""
+    """Rewrite a parsed model into the one spelling, in place, and return it. Nodes that form a cycle stay one."""
     _open_dimensions(model.graph)
     for function in model.functions:
         function.domain = _domain(function.domain)
@@ -27,7 +27,7 @@ def normalise(model: ModelProto) -> ModelProto:
 
 
 def _normalise_nodes(nodes: Any) -> None:
-    """Those of a graph or function, a repeated field."""
+    """Normalise the nodes of a graph or function, a repeated field, in place."""
     for node in nodes:
         node.domain = _domain(node.domain)
     order = _order(nodes)
@@ -50,10 +50,10 @@ def _open_dimensions(graph: GraphProto) -> None:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """Indices of the nodes, each behind those that it reads, as near to the order of the file as that allows.
+    """Return the nodes' indices, each behind those that it reads, as near to the order of the file as that allows.
 
-    Where a cycle leaves none, its first node comes all the same: it alone reads what comes later. What a second cycle
-    leaves stays in the order of the file.
+    In a cycle its first node comes first: it alone reads what comes later. The nodes of a second cycle stay in the
+    order of the file.
     """
     producers: dict[str, int] = {}
     for index, node in enumerate(nodes):
@@ -89,7 +89,7 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 def _first_of_a_cycle(reads: Sequence[set[int]], done: Sequence[bool]) -> int:
-    """The first node of a cycle that the nodes which are not done wait for."""
+    """Return the first node of a cycle that the nodes which are not done wait for."""
     index = done.index(False)
     path: dict[int, int] = {}
     while index not in path:

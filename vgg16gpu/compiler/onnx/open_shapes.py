@@ -33,7 +33,7 @@ _SIZES: Final = (5040, 7560)
 
 
 def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
-    """Shape of op.y as far as it is known.
+    """Return the shape of op.y as far as it is known.
 
     Raises UnsupportedNodeError when the op fits at no size, or not at every batch.
     """
@@ -58,7 +58,7 @@ def _check_rank(op: Op, rank: int) -> None:
 
 
 def _common(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
-    """What is the same at every batch and size. Without open batch or sizes it is all the same."""
+    """Return dimensions that are the same at every batch and size, None for others. Raises UnsupportedNodeError."""
     first = _tried(op, shapes, _BATCHES[0], _SIZES[0])
     other_size = _tried(op, shapes, _BATCHES[0], _SIZES[1])
     found = [dim if dim == other else None for dim, other in zip(first, other_size, strict=True)]
@@ -75,7 +75,7 @@ def _common(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenSha
 
 
 def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
-    """Shape of op.y for numbers in place of the open dimensions."""
+    """Return the shape of op.y for numbers in place of open dimensions. Raises UnsupportedNodeError, MisfitError."""
     try:
         return op.shape_of_y(*(_numbers(shape, batch, size) for shape in shapes))
     except ModelError as error:
@@ -90,7 +90,7 @@ def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
 
 
 def _channels(op: Op, shapes: Sequence[OpenShape]) -> int | None:
-    """How many channels a convolution needs."""
+    """Return the channels that a convolution needs; None for other ops."""
     if len(shapes[0]) != 4 or not isinstance(op, Conv | GeneralConv):
         return None
     return op.weight.shape[1] if isinstance(op, Conv) else (shapes[1][1] or 0) * op.group
@@ -101,7 +101,7 @@ def _numbers(shape: OpenShape, batch: int, size: int) -> Shape:
 
 
 def _filled(op: Op, shapes: Sequence[OpenShape]) -> list[OpenShape]:
-    """The shapes with what must be for the op to fit at all: the channels of its weights, say."""
+    """Return the shapes with dimensions filled that the op requires: the channels of its weights, say."""
     first, *others = shapes
     match op:
         case Conv() | Gemm():
@@ -125,7 +125,7 @@ def _filled(op: Op, shapes: Sequence[OpenShape]) -> list[OpenShape]:
 
 
 def _with(shape: OpenShape, index: int, dim: int | None) -> OpenShape:
-    """The shape with an open dimension filled."""
+    """Return the shape with an open dimension filled."""
     return (*shape[:index], dim, *shape[index + 1 :]) if index < len(shape) and shape[index] is None else shape
 
 

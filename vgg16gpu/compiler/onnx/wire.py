@@ -72,7 +72,7 @@ class _Message:
 
 
 def _message(descriptor: Any, known: dict[str, _Message]) -> _Message:
-    """The tables of a message type and of all types below it."""
+    """Return the tables of a message type, and build those of all types below it."""
     if descriptor.full_name in known:
         return known[descriptor.full_name]
     found = known[descriptor.full_name] = _Message()
@@ -92,7 +92,7 @@ _MODEL: Final = _message(onnx.ModelProto.DESCRIPTOR, {})
 
 
 def strip_model(data: memoryview) -> bytes:
-    """A model without its large tensor bodies: they are external data at `INSIDE`, with their field, offset and length.
+    """Return a model without its large tensor bodies: external data at `INSIDE`, with their field, offset and length.
 
     Raises MalformedError, and UnreasonableError for what is beyond the bounds or holds text that cannot be shown.
     """
@@ -109,7 +109,7 @@ class _Walk:
     structure: int = 0  # bytes
 
     def strip(self, start: int, end: int, message: _Message, depth: int = 1) -> bytes | None:
-        """The message at [start, end) with a reference for each large tensor body; None if there is none in it."""
+        """Return the message at [start, end) with a reference for each large tensor body; None if it has none."""
         if depth > MAX_DEPTH:
             raise UnreasonableError(f"has more than {MAX_DEPTH} messages inside each other; no model needs so many")
         parts: list[bytes | memoryview] = []
@@ -142,7 +142,7 @@ class _Walk:
         return None if body is None else encode_varint(number << 3 | _BYTES) + encode_varint(len(body)) + body
 
     def _count(self, nbytes: int) -> None:
-        """One field more, that takes so many bytes of structure beside the fields in it."""
+        """Count one field of `nbytes` bytes, without the fields in it. Raises UnreasonableError beyond the bounds."""
         self.fields, self.structure = self.fields + 1, self.structure + nbytes
         if self.fields > MAX_FIELDS:
             raise UnreasonableError(f"has more than {MAX_FIELDS} fields; no network of this kind needs so many")
@@ -152,7 +152,7 @@ class _Walk:
             )
 
     def _check_text(self, start: int, end: int, *, is_name: bool) -> None:
-        """Messages show names, so they must be fit to be shown; protobuf hands out bytes for text that is none."""
+        """Raise UnreasonableError for text that is not UTF-8, or a name that messages cannot show."""
         try:
             text = str(self.data[start:end], "utf-8")
         except UnicodeDecodeError:
@@ -164,7 +164,7 @@ class _Walk:
 
 
 def _reference(offset: int, length: int, place: str) -> bytes:
-    """TensorProto fields that say: this tensor's bytes are in the model file itself."""
+    """Return TensorProto fields that place a tensor's bytes in the model file itself."""
     tensor = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", INSIDE), ("offset", str(offset)), ("length", str(length)), ("field", place)):
         tensor.external_data.add(key=key, value=value)
@@ -172,7 +172,7 @@ def _reference(offset: int, length: int, place: str) -> bytes:
 
 
 def _extent(data: memoryview, wire: int, position: int, end: int) -> tuple[int, int]:
-    """Where the value of a field begins, without its length, and where it ends; its key ends at `position`."""
+    """Return where a field's value begins, behind its length, and where it ends; its key ends at `position`."""
     if wire == _BYTES:
         length, position = _varint(data, position, end)
         stop = position + length
@@ -188,7 +188,7 @@ def _extent(data: memoryview, wire: int, position: int, end: int) -> tuple[int, 
 
 
 def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    """The base-128 number at `position`, of at most 64 bits, and the position after it."""
+    """Return the base-128 number at `position`, of at most 64 bits, and the position behind. Raises MalformedError."""
     if position < end and data[position] < 0x80:
         return data[position], position + 1
     value = 0
@@ -200,7 +200,7 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
 
 
 def decode_varints(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], int]:
-    """Every whole base-128 number in `data`, as int64, and the bytes that they take.
+    """Return every whole base-128 number in `data`, as int64, and the bytes that they take.
 
     Raises MalformedError if there is none, or one of more than ten bytes.
     """
@@ -217,7 +217,7 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], 
 
 
 def encode_varint(value: int) -> bytes:
-    """A number as protobuf's wire format writes it: 7 bits a byte, the lowest first."""
+    """Encode a number in protobuf's wire format: 7 bits a byte, the lowest first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

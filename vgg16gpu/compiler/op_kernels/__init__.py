@@ -65,9 +65,9 @@ MODULES: Final = (
 
 
 def kernels_for(op: Op, family: str | None = None) -> tuple[AnyOpKernel, ...]:
-    """How ops of this type become steps, of one family or of all, higher priorities first.
+    """Return the kernels for ops of this type, of one family or of all, higher priorities first.
 
-    Raises ModelError where no kernel of any family does.
+    Raises ModelError where no family has a kernel.
     """
     kind: type = type(op)
     if not _rows(kind):
@@ -92,12 +92,12 @@ def _kernels_for(kind: type, family: str | None) -> tuple[AnyOpKernel, ...]:
 
 
 def kernels_in(name: str) -> tuple[AnyOpKernel, ...]:
-    """Those that a module defines, imported here."""
+    """Import a module and return the kernels that it defines."""
     module = importlib.import_module(name)
     one: tuple[AnyOpKernel, ...] = (module.OP_KERNEL,) if hasattr(module, "OP_KERNEL") else ()
     return (*one, *getattr(module, "OP_KERNELS", ()))
 
 
 def modules() -> list[str]:
-    """The names of all modules below."""
+    """Return the names of all modules below this package."""
     return sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg)

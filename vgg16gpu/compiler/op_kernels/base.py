@@ -42,26 +42,26 @@ class WeightPacker:
         return tuple(WeightItem(offset, nbytes, offset not in known) for offset, nbytes in self._sizes.items())
 
     def once(self, key: Hashable, make: Callable[[], Pointer]) -> Pointer:
-        """What `make` puts into the arena, the first time that this key is asked for; then the same again."""
+        """Return `make()`, called for the first use of this key alone; later uses share its pointer."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
 
     def reserve(self, nbytes: int) -> Pointer:
-        """Room for `nbytes` in the arena."""
+        """Reserve `nbytes` in the arena."""
         pointer = Pointer(Arena.WEIGHTS, self.nbytes)
         self.nbytes += aligned(nbytes)
         self._sizes[pointer.offset] = nbytes
         return pointer
 
     def add(self, array: npt.NDArray[np.generic]) -> Pointer:
-        """An array that is stored as it is."""
+        """Add an array that is stored unchanged."""
         pointer = self.reserve(array.nbytes)
         self.uploads.append(Upload(array, pointer))
         return pointer
 
     def add_zeros(self, words: int) -> Pointer:
-        """Words of 32 bits, zero at first, that steps of the build write."""
+        """Add 32-bit words of zero, which steps of the build write."""
         pointer = self.add(np.zeros(words, np.float32))
         self._zeros.add(pointer.offset)
         return pointer
@@ -69,18 +69,18 @@ class WeightPacker:
     def add_channels(
         self, vector: npt.NDArray[np.float32] | None, channels: int, element: DType = DType.F32
     ) -> Pointer:
-        """A float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
+        """Add a float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
         return self.add_vector(vector, channels, element.padded(channels))
 
     def add_vector(self, vector: npt.NDArray[np.float32] | None, length: int, alignment: int) -> Pointer:
-        """`length` floats (zeros for None), padded with zeros to a multiple of `alignment`."""
+        """Add `length` floats (zeros for None), padded with zeros to a multiple of `alignment`."""
         stored = np.zeros(ceil_div(length, alignment) * alignment, np.float32)
         if vector is not None:
             stored[:length] = vector
         return self.add(stored)
 
     def add_packed(self, array: npt.NDArray[np.generic], pack: KernelLaunch) -> None:
-        """An array that goes to the start of the staging arena, from where the step `pack` takes it."""
+        """Add an array that is copied to the start of the staging arena, from which the step `pack` reads it."""
         self.staging_nbytes = max(self.staging_nbytes, aligned(array.nbytes))
         self.uploads.append(Upload(array, _STAGING, pack))
 
@@ -224,7 +224,7 @@ AnyOpKernel: TypeAlias = BaseOpKernel[Any, Any, Any]  # what an op, its steps an
 
 
 def no_weights(layer: OpContext[Op], arena: WeightPacker) -> NoWeights:
-    """For ops that hold none."""
+    """Return (), for ops without weights."""
     del layer, arena
     return ()
 
@@ -238,15 +238,15 @@ def for_cpus(layer: OpContext[Op]) -> bool:
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The quotient, rounded up."""
+    """Return the quotient, rounded up."""
     return -(-a // b)
 
 
 def scalars(*values: int) -> tuple[Scalar, ...]:
-    """Integer kernel arguments."""
+    """Return integer kernel arguments."""
     return tuple(Scalar(value) for value in values)
 
 
 def linear(threads: int) -> tuple[Dim3, Dim3]:
-    """Grid and block of a kernel with one thread per item."""
+    """Return grid and block of a kernel with one thread per item."""
     return Dim3(ceil_div(threads, BLOCK)), Dim3(BLOCK)

@@ -10,10 +10,10 @@ from vgg16gpu.program.types import Pointer
 
 
 def guarded(step: KernelLaunch, guard: Pointer, batch: int = 0) -> KernelLaunch:
-    """A step of kernels that know the macro (`kernels/include/common.cuh`).
+    """Add a guard to a step of kernels that know the macro (`kernels/include/common.cuh`).
 
-    guard: a word that is set if any image needs it, then one for each. batch: how many these are; 0 if all images need
-    what one of them needs.
+    guard: a word that is set if any image needs the step, then one for each image. batch: the number of these words; 0
+    if one image's need holds for all.
     """
     return replace(
         step,
@@ -25,5 +25,5 @@ def guarded(step: KernelLaunch, guard: Pointer, batch: int = 0) -> KernelLaunch:
 
 
 def guarded_kernel(kernel: Kernel) -> Kernel:
-    """What `guarded` launches in its place."""
+    """Return the guarded variant of a kernel."""
     return replace(kernel, defines=(*kernel.defines, GUARDED))

@@ -79,12 +79,12 @@ class MmaTile:
         return self.stages * (self.out + self.px) * self.k_nbytes
 
     def conv_kernel(self, element: DType, out_element: DType, pool: bool) -> Kernel:
-        """kernels/conv/conv_mma.cu compiled with these macros."""
+        """Return the kernel of kernels/conv/conv_mma.cu with these macros."""
         defines = self._defines("OC", "PX", element, out_element)
         return Kernel(CONV_SOURCE, "conv_mma", (*defines, ("POOL", int(pool))))
 
     def gemm_kernels(self, element: DType, out_element: DType) -> tuple[Kernel, Kernel]:
-        """The kernels of kernels/gemm/gemm_mma.cu, compiled together: the parts of the sums, and the finish."""
+        """Return both kernels of kernels/gemm/gemm_mma.cu, compiled together: the parts of the sums, and the finish."""
         defines = self._defines("OUT", "N", element, out_element)
         return Kernel(GEMM_SOURCE, "gemm_mma", defines), Kernel(GEMM_SOURCE, "gemm_mma_finish", defines)
 
@@ -121,7 +121,7 @@ PAIR_CONV_TILES = (  # of pairs: a thread holds two further sums of each value; 
 def choose_conv_tile(
     rows: int, out_channels: int, multiprocessors: int, shared_nbytes: int, tiles: tuple[MmaTile, ...] = CONV_TILES
 ) -> MmaTile:
-    """The tile with the least estimated time on a GPU.
+    """Return the tile with the least estimated time on a GPU.
 
     `rows`: output pixels of the batch before pooling; `shared_nbytes`: the largest shared memory of a block.
     """
@@ -130,13 +130,13 @@ def choose_conv_tile(
 
 
 def conv_time(tile: MmaTile, rows: int, out_channels: int, multiprocessors: int, shared_nbytes: int) -> float:
-    """The time of a convolution in this tile, as `estimated_time` has it."""
+    """Return the time of a convolution in this tile, in the unit of `estimated_time`."""
     blocks = conv_grid(tile, rows, out_channels).x
     return estimated_time(tile, blocks, tile.out * tile.px, multiprocessors, shared_nbytes)
 
 
 def estimated_time(tile: AnyTile, blocks: int, outputs: int, multiprocessors: int, shared_nbytes: int) -> float:
-    """An estimate that only compares tiles: products per unit of reduction, over the speed at which they are made.
+    """Estimate time, to compare tiles: products per unit of reduction, over the speed at which they are made.
 
     outputs: of a block.
     """
@@ -148,7 +148,7 @@ def estimated_time(tile: AnyTile, blocks: int, outputs: int, multiprocessors: in
 
 
 def conv_grid(tile: MmaTile, rows: int, out_channels: int) -> Dim3:
-    """Grid of conv_mma."""
+    """Return the grid of conv_mma."""
     return Dim3(ceil_div(rows, tile.px) * ceil_div(out_channels, tile.out))
 
 
@@ -165,13 +165,13 @@ CPU_GEMM_TILE = GEMM_TILES[1]
 
 
 def choose_gemm_tile(batch: int, shared_nbytes: int) -> MmaTile:
-    """The first of GEMM_TILES that holds the batch, or the largest that fits into shared memory."""
+    """Return the first of GEMM_TILES that holds the batch, or the largest that fits into shared memory."""
     fitting = [tile for tile in (*GEMM_TILES[:-1], LARGE, LARGE_48K) if tile.shared <= shared_nbytes]
     return next((tile for tile in fitting if batch <= tile.px), fitting[-1])
 
 
 def gemm_parts(k_nbytes: int) -> tuple[int, int]:
-    """(parts, bytes of each) into which a reduction over rows of `k_nbytes` is cut."""
+    """Return (parts, bytes of each) into which a reduction over rows of `k_nbytes` is cut."""
     stages = ceil_div(k_nbytes, PART_ALIGNMENT)
     wanted = max(1, min(MAX_PARTS, k_nbytes // MIN_PART_NBYTES))
     per_part = ceil_div(stages, wanted)
@@ -179,17 +179,17 @@ def gemm_parts(k_nbytes: int) -> tuple[int, int]:
 
 
 def gemm_workspace_nbytes(batch: int, outputs: int, k_nbytes: int) -> int:
-    """Bytes of the partial sums."""
+    """Return the bytes of the partial sums."""
     return 4 * gemm_parts(k_nbytes)[0] * batch * ceil_div(outputs, 64) * 64
 
 
 def gemm_grid(tile: MmaTile, batch: int, outputs: int, k_nbytes: int) -> Dim3:
-    """Grid of gemm_mma."""
+    """Return the grid of gemm_mma."""
     return Dim3(ceil_div(batch, tile.px) * ceil_div(outputs, tile.out), gemm_parts(k_nbytes)[0])
 
 
 def finish_grid(batch: int, pitch: int) -> Dim3:
-    """Grid of gemm_mma_finish; `pitch`: stored outputs of an image, a multiple of 4."""
+    """Return the grid of gemm_mma_finish; `pitch`: stored outputs of an image, a multiple of 4."""
     return Dim3(batch * ceil_div(pitch // 4, FINISH_THREADS))
 
 
@@ -237,14 +237,14 @@ class MmaWeights(NamedTuple):
 
 
 def x_element(layer: OpContext[Op]) -> DType:
-    """What x is multiplied as."""
+    """Return the dtype in which x is multiplied."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
 def output_dtype(layer: OpContext[Op], wanted: tuple[DType, ...]) -> DType:
-    """float32 where the reader takes it, or nobody wants integers."""
+    """Return float32 if the reader takes it, or no reader takes integers; else the stored dtype."""
     if DType.F32 in wanted and not layer.rescaled:  # with a factor it is converted for whom does not take it out
         return DType.F32
     if layer.quantised is None:
@@ -264,7 +264,7 @@ def supports(layer: OpContext[Op]) -> bool:
 
 
 def with_finish(weight: Pointer, layer: OpContext[Conv | Gemm], arena: WeightPacker) -> MmaWeights:
-    """Packed weights and the vectors that go with them."""
+    """Return packed weights with their vectors."""
     op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]
     ones = np.ones(outputs, np.float32)

@@ -25,20 +25,20 @@ class View:
     strides: tuple[int, ...]
 
     def permuted(self, order: Sequence[int]) -> View:
-        """Dimension i is dimension order[i] of this one."""
+        """Return a view whose dimension i is dimension order[i] of this one."""
         return replace(
             self, shape=tuple(self.shape[dim] for dim in order), strides=tuple(self.strides[dim] for dim in order)
         )
 
     def broadcast(self, shape: Shape) -> View:
-        """The same elements, repeated to `shape` by numpy's rules."""
+        """Return the same elements, repeated to `shape` by numpy's rules."""
         missing = len(shape) - len(self.shape)
         strides = [0 if dim == 1 else stride for dim, stride in zip(self.shape, self.strides, strict=True)]
         return replace(self, shape=shape, strides=(0,) * missing + tuple(strides))
 
 
 def view(value: TensorDesc) -> View:
-    """All real elements of a value, in the order of its ONNX dimensions."""
+    """View all real elements of a value, in the order of its ONNX dimensions."""
     if value.layout is Layout.PLAIN:
         return View(value.pointer, value.shape, plain_strides(value.shape))
     batch, *_ = plain_strides(value.stored_shape)
@@ -49,7 +49,7 @@ def view(value: TensorDesc) -> View:
 
 
 def plain_strides(shape: Shape) -> tuple[int, ...]:
-    """Strides of a row-major tensor."""
+    """Return the strides of a row-major tensor, in elements."""
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
@@ -68,7 +68,7 @@ class IterationSpace:
         return math.prod(self.extents)
 
     def walk(self, *strides: Sequence[int], rank: int = StridedIndexer.RANK) -> StridedIndexer:
-        """Rows: extents, limits, strides of the output, and `strides` of operands by ONNX dimension.
+        """Return rows: extents, limits, strides of the output, and `strides` of operands by ONNX dimension.
 
         Missing dimensions come first, with extent and limit 1.
         """
@@ -79,7 +79,7 @@ class IterationSpace:
 
 
 def room(value: TensorDesc) -> IterationSpace:
-    """Everything of a value that its producer must write."""
+    """Return the space of all elements that a value's producer must write, padding included."""
     rank = len(value.shape)
     if value.layout is Layout.PLAIN:
         return IterationSpace(tuple(range(rank)), value.shape, value.shape, plain_strides(value.shape))

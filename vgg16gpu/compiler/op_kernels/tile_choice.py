@@ -29,15 +29,15 @@ class Choice(Generic[Tile]):
 
 
 def key(kernel: str, problem: Any) -> str:
-    """The name of a problem, a dataclass of numbers and elements, in a table; without what is as it is by default."""
+    """Return a table's key of a problem, a dataclass of numbers and elements; default values are left out."""
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     return " ".join([kernel, *(f"{field.name}={_text(value)}" for field, value in values if value != field.default)])
 
 
 def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Choice[Tile] | None:
-    """What the table of a device says of a problem; None if it says nothing, or nothing that makes a tile.
+    """Return the choice in a device's table for a problem; None if it has none, or none that makes a tile.
 
-    Whether the tile fits the problem is for the caller to see. `kinds`: the tiles that there are, by name.
+    The caller checks whether the tile fits the problem. `kinds`: the known tiles, by name.
     """
     entry = dict(facts.tuned.get(name, {}))
     kind, programmatic = kinds.get(str(entry.pop("tile", ""))), entry.pop("early", None)
@@ -51,7 +51,7 @@ def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Cho
 def measured(
     facts: DeviceFacts, problem: Any, kinds: Mapping[str, type[Tile]], fits: Callable[[Tile], bool]
 ) -> Choice[Tile] | None:
-    """What the table of a device says of a problem, if it fits; of one that keeps a map else what it says without.
+    """Return the choice in a device's table that fits a problem; for one that keeps a map else that without.
 
     problem: has a `key`, and a field `kept`.
     """

@@ -34,14 +34,14 @@ class EpilogueParams(NamedTuple):
 
 
 def x_element(layer: OpContext[Op]) -> DType:
-    """What the kernels multiply x as."""
+    """Return the dtype in which the kernels multiply x."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     return DType.S8 if layer.quantised.x.signed else DType.U8
 
 
 def y_element(layer: OpContext[Op]) -> DType:
-    """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
+    """Return the dtype in which the kernels store y; float32 if no reader takes a quantised value's integers."""
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
     if layer.quantised.y is None:
@@ -60,7 +60,7 @@ def stores_pairs(layer: OpContext[Op]) -> bool:
 
 
 def computes(layer: OpContext[Conv | Gemm]) -> bool:
-    """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
+    """Return whether the layer's device has its precision, for outputs that are padded to whole tiles."""
     known = layer.precision in ELEMENTS or layer.quantised is not None
     return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
 
@@ -81,22 +81,22 @@ def has_float32_choice(facts: DeviceFacts) -> bool:
 
 
 def whole_tiles(channels: int) -> int:
-    """Output channels as they are multiplied: what lies behind those that are stored is not stored."""
+    """Return the output channels that are multiplied; those beyond the stored ones are not stored."""
     return ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
 
 
 def block_nbytes(element: DType, channels: int) -> int:
-    """Bytes of a channel block: a row of shared memory."""
+    """Return the bytes of a channel block, a row of shared memory."""
     return 128 if element.nbytes * element.padded(channels) % 128 == 0 else 64
 
 
 def aligned(nbytes: int) -> int:
-    """Rounded up to whole swizzle patterns, which a tile in shared memory starts at."""
+    """Round up to whole swizzle patterns, at which a tile in shared memory starts."""
     return ceil_div(nbytes, 1024) * 1024
 
 
 def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightPacker) -> EpilogueParams:
-    """What sums of 8-bit products are finished with."""
+    """Add the vectors that finish sums of 8-bit products."""
     outputs = op.weight.shape[0]
     inverse = 1.0 if quantised.y is None else quantised.y.inverse
     vectors = op.bias, quantised.dequant, np.full(outputs, inverse, np.float32)
@@ -104,7 +104,7 @@ def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightPacker) -
 
 
 def feature_map(value: TensorDesc, box: tuple[int, int, int, int]) -> TmaDescriptor:
-    """An NHWC value for the copy engine, planes after each other; the box counts channels, columns, rows, images."""
+    """Describe an NHWC value for the copy engine, planes in sequence; the box: channels, columns, rows, images."""
     batch, height, width, pitch = value.stored_shape
     size = value.element.nbytes
     dimensions = pitch, width, height, value.element.planes * batch
@@ -126,7 +126,7 @@ class RawWeights:
 def pack_raw(
     weight: npt.NDArray[np.generic], rows: RawWeights, element: DType, block: int, arena: WeightPacker
 ) -> Pointer:
-    """float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels) of `element`."""
+    """Pack float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels)."""
     target, step = _pack(rows, element, block, STAGING, (STAGING, STAGING), arena)
     arena.add_packed(weight, step)
     return target
@@ -135,7 +135,7 @@ def pack_raw(
 def pack_pairs(
     source: Pointer, rows: RawWeights, block: int, row_scale: Pointer, x: ActivationScale, arena: WeightPacker
 ) -> Pointer:
-    """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
+    """Pack float32 weights of the weight arena in the same order as scaled float16 pairs, once scales are known."""
     target, step = _pack(rows, DType.F16_PAIR, block, source, (row_scale, x.scale), arena)
     arena.finish.append(step)
     return target
@@ -144,7 +144,7 @@ def pack_pairs(
 def pack_known_pairs(
     weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightPacker
 ) -> Pointer:
-    """The same for weights whose scales (of rows, of channels of x) lie there before: without a copy in float32."""
+    """Pack weights in the same order whose scales (of rows, of channels of x) are known: no float32 copy is kept."""
     target, step = _pack(rows, DType.F16_PAIR, block, STAGING, scales, arena)
     arena.add_packed(weight, step)
     return target

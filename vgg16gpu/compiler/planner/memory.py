@@ -17,7 +17,7 @@ class LiveRange(NamedTuple):
 
 
 def assign_offsets(lifetimes: Sequence[LiveRange]) -> tuple[tuple[int, ...], int]:
-    """Offset of each buffer in one arena, and the size of the arena, in bytes.
+    """Return the offset of each buffer in one arena, and the size of the arena, in bytes.
 
     Greedy by size: the largest buffer first, each at the lowest offset that is free during its whole life. For a chain
     of layers that shrink, as a VGG without split reductions is, that is optimal: the two largest neighbours set the

@@ -24,7 +24,7 @@ def make_plan(
     input_shapes: Sequence[Shape] | Mapping[str, Shape],
     options: PlanOptions | None = None,
 ) -> CompiledModel:
-    """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
+    """Return programs for runs on each of `input_shapes` (equal but for the batch), and their shared weights.
 
     A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options allow that and
     have samples of the first input. Raises ModelError when the graph does not fit an input shape, and when the
@@ -45,7 +45,7 @@ def make_plan(
 def _plan_of_several(
     graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
 ) -> CompiledModel:
-    """One program for a graph of several inputs."""
+    """Return one program for a graph of several inputs."""
     exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
     if options.precision == "fp32" and options.kernels != "ffma" and options.samples is not None:
         kernels = "mma" if options.kernels == "mma" and has_pairs(facts) else "auto"
@@ -65,7 +65,7 @@ def _keeps_images_apart(selection: KernelAssignment, shape: Shape) -> bool:
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:
-    """The graph with a copy of every further input that a kernel reads which knows the NHWC layout alone."""
+    """Add a copy of every further input whose reader knows the NHWC layout alone."""
     copies: dict[str, Op] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -117,7 +117,7 @@ def _runs_alone(graph: Graph, shape: Shape) -> bool:
 
 
 def _split_plan(selection: KernelAssignment, shapes: Sequence[Shape], options: PlanOptions) -> CompiledModel:
-    """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
+    """Plan float32 on tensor cores: runs on FFMA fix scales, and run images again that are out of their range."""
     arena = WeightPacker()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     held = _held(selection.graph, arena)
@@ -150,9 +150,9 @@ def _split_plan(selection: KernelAssignment, shapes: Sequence[Shape], options: P
 def _split_plan_of_several(
     selection: KernelAssignment, shapes: Mapping[str, Shape], options: PlanOptions, samples: Callable[[], Array]
 ) -> CompiledModel:
-    """The same for several inputs: samples of the first one fix what scales depend on it alone.
+    """Plan the same for several inputs: samples of the first one fix the scales that depend on it alone.
 
-    The second pass is one of the whole batch.
+    The second pass runs the whole batch.
     """
     arena = WeightPacker()
     selection = selection.with_scalings(_scalings(selection, arena))
@@ -177,7 +177,7 @@ def _split_plan_of_several(
 
 
 def _held(graph: Graph, arena: WeightPacker) -> dict[str, Pointer]:
-    """Where the constants lie that general ops read."""
+    """Add the constants that general ops read; return their pointers by name."""
     return {name: arena.add(array) for name, array in graph.constants.items()}
 
 
@@ -186,7 +186,7 @@ def _weight_plan(arena: WeightPacker) -> WeightPlan:
 
 
 def _scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, ActivationScale]:
-    """Room for the scales of every value that an op on tensor cores reads or writes."""
+    """Reserve scales for every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
     twins = selection.graph.twins
     sampled = (op for op in selection.graph.ops if selection.unsampled.isdisjoint(op.results) and op.y not in twins)
@@ -204,7 +204,7 @@ def _scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, Act
 
 
 def _unit_scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str, ActivationScale]:
-    """Scales of 1 for what float16 stores as pairs."""
+    """Add scales of 1 for values that fp16 stores as pairs."""
     if selection.precision != "fp16":
         return {}
     names = [name for layer in selection.layers(selection.shapes) for name in selection.stored_pairs(layer)]
@@ -213,7 +213,7 @@ def _unit_scalings(selection: KernelAssignment, arena: WeightPacker) -> dict[str
 
 
 def _constants(selection: KernelAssignment, arena: WeightPacker) -> dict[str, object]:
-    """The weights of every op, in order; scales are chosen on the way, each once what it depends on is known."""
+    """Pack the weights of every op, in order; each scale is chosen once what it depends on is known."""
     scaled = selection.scalings.get(selection.graph.input.name)
     if scaled and selection.splits_float32:
         arena.finish.append(scales.choose(scaled))

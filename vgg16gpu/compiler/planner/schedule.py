@@ -56,7 +56,7 @@ class ProgramBuilder:
     def program(
         self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, ActivationScale] | None = None
     ) -> LaunchPlan:
-        """The program for inputs of this shape. With `observed` it also notes the largest magnitudes of these values.
+        """Return the program for inputs of this shape; it also notes the largest magnitudes of `observed` values.
 
         Raises ModelError for values beyond the kernels' indices.
         """
@@ -169,7 +169,7 @@ class _Schedule:
         return len(self.input_shape) not in ROWS
 
     def _elements(self) -> dict[str, DType]:
-        """The element of every stored value."""
+        """Return the element of every stored value."""
         found = {} if self.takes_input else {self.graph.input.name: DType.F32}
         found |= dict.fromkeys(self._stored_twins, DType.F32)
         for layer in self.layers:
@@ -181,7 +181,7 @@ class _Schedule:
         return found
 
     def _converted(self, layer: OpContext[Op]) -> dict[str, DType]:
-        """The elements that operands are converted to for this op, by name, without those that are read as stored."""
+        """Return the elements that operands are converted to for this op, by name, without those read as stored."""
         op_kernel = self.selection.op_kernels[layer.op.y]
         input_dtypes = op_kernel.input_dtypes(layer)
         stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
@@ -191,12 +191,12 @@ class _Schedule:
         }
 
     def _is_high_half(self, name: str, element: DType) -> bool:
-        """Whether a value is wanted as the first half of what it is stored as: float16 before its rounding's rest."""
+        """Return whether a value is read as the first half of its pair: float16 before its rounding's rest."""
         is_pair = self.elements[name] is DType.F16_PAIR and name not in self.rescaled and name not in self.scaled
         return self.selection.precision == "fp16" and element is DType.F16 and is_pair
 
     def _layout(self, name: str) -> Layout:
-        """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
+        """Return NHWC if some kernel needs it, else plain, the layout between general kernels."""
         if len(self.shapes[name]) not in ROWS:
             return Layout.PLAIN
         if name not in self.producers or self.elements[name] is not DType.F32:  # images, or what kernels know so
@@ -222,7 +222,7 @@ class _Schedule:
     # Where it lies
 
     def _placement(self) -> MemoryPlan:
-        """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
+        """Return the places of everything in the activation arena. Step 0 takes the input in, op i is step i + 1."""
         raw = [item.name for item in self.graph.inputs if item.name not in self.given]
         raw_nbytes = sum(aligned(4 * math.prod(self.shapes[name])) for name in raw)
         counters = [self.selection.op_kernels[layer.op.y].counters(layer) for layer in self.layers]
@@ -251,17 +251,17 @@ class _Schedule:
         )
 
     def _control(self, start: int, counters: Sequence[int]) -> StatusBlock:
-        """The control words from `start` on: counters of ops; what comes back, aligned for the kernel that copies."""
+        """Return the control words from `start` on: op counters, then what is copied back, aligned for that kernel."""
         lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
         back = _at(start + aligned(4 * sum(self._words(counters))))
         return StatusBlock(_at(start), back, self.batch, self.watched, lowest)
 
     def _words(self, counters: Sequence[int]) -> list[int]:
-        """How many words are zero at first: the counters of each op, then the bounds of values."""
+        """Return the counts of words that are zero at first: the counters of each op, then the bounds of values."""
         return [*counters, *(self.shapes[name][0] for name in self.bounded)]
 
     def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[TensorDesc]) -> Mapping[str, TensorDesc]:
-        """What ops read and write, by name: an output that its op writes itself is the only form of its value."""
+        """Return the operands and results by name: an output that its op writes itself is its value's only form."""
         stored = {
             name: self._with_factor(self._value(name, element, buffers["value", name]), buffers)
             for name, element in self.elements.items()
@@ -273,7 +273,7 @@ class _Schedule:
         return plain | others | stored | held
 
     def _given_inputs(self) -> dict[str, TensorDesc]:
-        """The inputs that kernels read where a caller has them, at places that differ."""
+        """Return the inputs that kernels read in a caller's memory, at places that differ."""
         found: dict[str, TensorDesc] = {}
         start = 0
         for name, element in self.given.items():
@@ -282,7 +282,7 @@ class _Schedule:
         return found
 
     def _raw_inputs(self, start: int) -> dict[str, TensorDesc]:
-        """The inputs that kernels read where the host left them, one behind the other from offset `start` on."""
+        """Return the inputs that kernels read where the host wrote them, in sequence from offset `start` on."""
         found = {}
         others = [item for item in self.graph.others if item.name not in self.given]
         for item in (*others, *([self.graph.input] if self._stays_raw else [])):
@@ -319,7 +319,7 @@ class _Schedule:
         return {buffer: _at(first + offset) for buffer, offset in zip(lives, offsets, strict=True)}, first + size
 
     def _writes_output(self, name: str) -> bool:
-        """Whether the op that computes `name` can write the output itself: it is plain, or a matrix that none reads."""
+        """Return whether the op of `name` can write the output itself: it is plain, or a matrix without readers."""
         producer = self.producers.get(name)
         if producer and name in self.graph.outputs and self._layout(name) is Layout.PLAIN:
             return True
@@ -359,11 +359,11 @@ class _Schedule:
         return steps
 
     def _source(self, given: TensorDesc) -> HostInput:
-        """Further images as they come."""
+        """Return a further input as the host wrote it."""
         return HostInput(given.pointer, "float32", limits=self.selection.input_limits)
 
     def _take_in(self, name: str) -> KernelLaunch:
-        """What stores further images as kernels read them; once."""
+        """Return the launch that stores a further input as kernels read it; once."""
         self.waiting.remove(name)
         status, kind = self.placement.control.status, self.selection.facts.kind
         return layout.take_in(self._source(self.placement.given[name]), self.placement.values[name], status, kind)
@@ -383,13 +383,13 @@ class _Schedule:
         )
 
     def _largest_of_results(self, op: Op) -> Pointer:
-        """Where an op on tensor cores leaves the largest magnitudes of what has a factor; nobody may want them."""
+        """Return where an op on tensor cores writes the largest magnitudes of rescaled results, read or not."""
         return self.placement.bounds.get(op.y) or self.placement.buffers["unread", op.y]
 
     # What is multiplied with a factor for each image: float16, once a bound of each image's magnitudes is known
 
     def _scaled(self) -> dict[str, OpContext[Op]]:
-        """The values that their op stores with factors, as their only reader multiplies them; with that reader."""
+        """Return the values that their op stores with factors for their only reader, which multiplies them."""
         found = {}
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
@@ -399,12 +399,12 @@ class _Schedule:
         return found
 
     def _bounded(self) -> tuple[str, ...]:
-        """The values whose largest magnitudes are wanted: what is stored with factors is the sum of, or comes of."""
+        """Return the values whose largest magnitudes are needed: summands and sources of values stored with factors."""
         of_sums = (name for y in self.scaled for name in self.producers[y].operands[1:])
         return tuple(dict.fromkeys((*of_sums, *(r.op.x for r in self.rescaled.values() if r.op.x not in self.scaled))))
 
     def _lives_of_factors(self, layer: OpContext[Op], life: LiveRange, born: int) -> dict[_Buffer, LiveRange]:
-        """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
+        """Return a rescaled op's places. life: from the op to its result's last reader; born: where x is computed."""
         from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - gradients alone come here
 
         y, batch, step = layer.op.y, layer.x_shape[0], life.first
@@ -413,7 +413,7 @@ class _Schedule:
         return found if y in self.bounded else {**found, ("unread", y): LiveRange(4 * batch, step, step)}
 
     def _with_factor(self, value: TensorDesc, buffers: Mapping[_Buffer, Pointer]) -> TensorDesc:
-        """A stored value, with the factors of its images where it has some."""
+        """Return a stored value, with the factors of its images if it has some."""
         if value.name in self.scaled:
             return replace(value, factor=buffers["factors", self.scaled[value.name].op.y])
         if value.name not in self.rescaled:
@@ -423,7 +423,7 @@ class _Schedule:
         return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
 
     def _rescaling(self, reader: OpContext[Op], names: Sequence[str]) -> Rescaling:
-        """How what `reader` multiplies is rescaled, the sum of these values."""
+        """Return the rescaling of the operand of `reader`, which is the sum of these values."""
         from vgg16gpu.compiler.op_kernels.conv.known_linear import rescaling  # noqa: PLC0415 - as above
 
         assert isinstance(reader.op, Conv)  # nothing else is rescaled
@@ -431,7 +431,7 @@ class _Schedule:
         return rescaling(reader.op.weight, element, tuple(self.placement.bounds[name] for name in names))
 
     def _find_bounds(self, names: Iterable[str]) -> list[KernelLaunch]:
-        """What finds the largest magnitudes that are wanted of these values, where what computes them has not."""
+        """Return launches that find the needed largest magnitudes of these values, unless their producers do."""
         from vgg16gpu.compiler.op_kernels.layout import rescale  # noqa: PLC0415 - as above
 
         steps = []
@@ -456,7 +456,7 @@ class _Schedule:
         return rescale.rescale(x, y, self._rescaling(layer, (x.name,)), self._maxima(x.name))
 
     def _maxima(self, name: str) -> Pointer:
-        """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""
+        """Return where a value's largest magnitudes go; for one that is not watched the error word, never written."""
         return (
             self.placement.control.maxima(self.watched.index(name))
             if name in self.watched
@@ -491,7 +491,7 @@ class _Schedule:
 
 
 def _check_sizes(shapes: Mapping[str, Shape]) -> None:
-    """The kernels count the elements of an image and the 16-byte vectors of a value in 32 bits."""
+    """Raise ModelError beyond 32-bit counts of an image's elements and of a value's 16-byte vectors."""
     for name, shape in shapes.items():
         rows = len(shape) in ROWS
         stored = math.prod(TensorDesc(name, shape, Layout.NHWC, _at(0), DType.F16).stored_shape if rows else shape)

@@ -80,9 +80,9 @@ def without_input_clip(graph: Graph) -> tuple[Graph, Limits | None]:
 
 
 def pooled_maps(graph: Graph) -> dict[str, Pool]:
-    """The pool of each convolution whose map others want, too, by the map's name.
+    """Return the pool of each convolution whose map has other readers too, by the map's name.
 
-    A map that nobody but the pool wants is none of them: `passes.fuse_max_pool` has been there.
+    A map that only the pool reads is absent: `passes.fuse_max_pool` has fused it.
     """
     readers, found = readers_of_values(graph), dict[str, Pool]()
     for op in graph.ops:
@@ -93,7 +93,7 @@ def pooled_maps(graph: Graph) -> dict[str, Pool]:
 
 
 def with_kept_maps(graph: Graph, pools: Mapping[str, Pool]) -> Graph:
-    """The graph with these pools as part of the convolutions whose maps they read."""
+    """Merge these pools into the convolutions whose maps they read."""
     gone = {pool.y for pool in pools.values()}
     return replace(graph, ops=tuple(_joined(op, pools) for op in graph.ops if op.y not in gone))
 
@@ -146,7 +146,7 @@ class KernelAssignment:
         return {name: op_kernel.family for op, op_kernel in chosen for name in op.results}
 
     def layers(self, shapes: Mapping[str, Shape]) -> Iterator[OpContext[Op]]:
-        """The ops where they stand, for a run with these shapes."""
+        """Yield the ops with their contexts, for a run with these shapes."""
         for number, op in enumerate(self.graph.ops, start=1):
             layer = OpContext(
                 op=op,
@@ -166,7 +166,7 @@ class KernelAssignment:
             yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, FusedConvPair) else layer
 
     def _parts(self, chain: FusedConvPair, whole: OpContext[Op]) -> tuple[OpContext[Conv], OpContext[Conv]]:
-        """The convolutions of a chain, as they would stand by themselves."""
+        """Return the convolutions of a chain as separate layers."""
         first, second, place = chain.first, chain.second, (whole.facts, whole.precision, whole.number)
         between = first.shape_of_y(whole.x_shape)
         of_first, of_second = self.quantised.get(first.y), self.quantised.get(second.y)
@@ -191,7 +191,7 @@ class KernelAssignment:
         return tuple(item.name for item in self.graph.others if item.name in self.graph.twins)
 
     def rescales(self, op: Op) -> bool:
-        """Whether an op brings each image of what it reads to float16's range, by a factor that its result keeps."""
+        """Return whether an op scales each image of its operand to float16's range; its result keeps the factor."""
         return op.y in self._linear and self.op_kernels[op.y].family != "ffma"
 
     @cached_property
@@ -244,15 +244,15 @@ class KernelAssignment:
         return found
 
     def with_scalings(self, scalings: Mapping[str, ActivationScale]) -> KernelAssignment:
-        """The same with room for scales."""
+        """Return the same assignment with these scales."""
         return replace(self, scalings=scalings)
 
     def on_ffma(self) -> KernelAssignment:
-        """The same graph on float32 arithmetic."""
+        """Return the same graph on float32 arithmetic."""
         return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
 
     def choosing(self, families: tuple[str, ...]) -> KernelAssignment:
-        """The same with the best op kernel of each op, from the first of these families that has one.
+        """Return the same with the best kernel of each op, from the first of these families that has one.
 
         Raises ModelError for an op that has none.
         """
@@ -267,7 +267,7 @@ class KernelAssignment:
         return replace(self, op_kernels=chosen)
 
     def with_limits(self) -> KernelAssignment:
-        """The same with clips as limits of what computes or takes in their operands, where kernels know these."""
+        """Return the same with clips as limits of their operands' producers, or of the input, if kernels can."""
         if not any(isinstance(op, Clip) for op in self.graph.ops):
             return self
         graph = simplify(self.graph, passes=CLIP_PASSES)
@@ -277,7 +277,7 @@ class KernelAssignment:
         return replace(self, graph=graph, input_limits=limits)
 
     def keeping_maps(self, families: tuple[str, ...]) -> KernelAssignment:
-        """The same with one op for a convolution and its pool where a kernel of these families stores both maps."""
+        """Return the same with a convolution and its pool as one op if a kernel of these families stores both maps."""
         found = pooled_maps(self.graph) if self.precision in KEEPING else {}
         if not found:
             return self
@@ -293,7 +293,7 @@ class KernelAssignment:
         return reads_pairs and layer.op.x in self.unsampled and not layer.rescaled
 
     def stored_pairs(self, layer: OpContext[Op]) -> tuple[str, ...]:
-        """The results that an op stores as pairs of float16."""
+        """Return the results that an op stores as pairs of float16."""
         is_pair = self.op_kernels[layer.op.y].output_dtype(layer, FLOAT) is DType.F16_PAIR
         return layer.op.results if is_pair else ()
 
@@ -303,7 +303,7 @@ class KernelAssignment:
         return self.precision == "fp16" and bool(self.graph.compared)
 
     def chained(self, families: tuple[str, ...]) -> KernelAssignment:
-        """The same with a chain in the graph, if one of these families computes it; else itself.
+        """Return the same with a chain in the graph, if one of these families computes it; else itself.
 
         Not where digits count: it rounds images.
         """
@@ -318,7 +318,7 @@ class KernelAssignment:
 def select_kernels(
     graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
 ) -> KernelAssignment:
-    """The best op kernel of each op.
+    """Return the best kernel of each op.
 
     Raises ModelError for an op that has none, or a family that can do nothing here.
     """
@@ -345,7 +345,7 @@ def select_kernels(
 
 
 def _with_chain(graph: Graph) -> Graph:
-    """The graph with its first two convolutions as one op, if nobody else wants what lies between; else itself."""
+    """Join the first two convolutions to one op if no other op reads the map between; else return the graph itself."""
     match graph.ops:
         case (Conv() as first, Conv() as second, *others):
             wanted = {*graph.outputs, *(name for op in others for name in op.operands)}
@@ -356,7 +356,7 @@ def _with_chain(graph: Graph) -> Graph:
 
 
 def _usable(layer: OpContext[Op], families: tuple[str, ...]) -> tuple[str, ...]:
-    """Of these families those that can be asked: without a scale for its input an op of int8 stays in float32."""
+    """Return the usable families: without a scale for its input an int8 op stays in float32."""
     plain = layer.precision == "int8" and layer.quantised is None and isinstance(layer.op, Conv | Gemm)
     return ("ffma",) if plain else families
 

@@ -114,11 +114,11 @@ def _saturated(op: FakeQuantize, ranges: Mapping[str, Limits], clipped: dict[tup
 
 
 def absorb_qdq(graph: Graph) -> Graph:
-    """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
+    """Move rounding that int8 kernels do not need into `Graph.integers`. Run it before `simplify`.
 
-    Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
-    stand for; else who reads the value saturates it. Where no Conv and no Gemm reads integers that the kernels can hold
-    it is `strip_qdq`: then calibrated scales fit it.
+    Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives the real numbers of
+    the integers; else readers of the value saturate it. Where no Conv and no Gemm reads integers that the kernels can
+    hold it is `strip_qdq`: then calibrated scales fit it.
     """
     if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
@@ -140,7 +140,7 @@ def absorb_qdq(graph: Graph) -> Graph:
 
 
 def _floats(graph: Graph) -> set[str]:
-    """The values that are needed as float32: outputs of the graph, and operands of other ops than Conv and Gemm.
+    """Return the values that are needed as float32: graph outputs, and operands of ops other than Conv and Gemm.
 
     An op that integers pass through (Flatten, MaxPool) needs its operand as float32 where its result is needed so.
     """
@@ -152,7 +152,7 @@ def _floats(graph: Graph) -> set[str]:
 
 
 def _shared(graph: Graph) -> set[str]:
-    """The values that are needed in two ways: by one reader as they are, by another rounded, or rounded otherwise."""
+    """Return values needed in two ways: by one reader as they are, by another rounded, or rounded otherwise."""
     wanted: dict[str, set[object]] = {name: {None} for name in graph.outputs}
     for op in graph.ops:
         rounding = (op.scale, op.low, op.high) if isinstance(op, FakeQuantize) else op.y
@@ -172,7 +172,7 @@ class _Unrounded:
                 self._positive.add(op.y)
 
     def op(self, op: FakeQuantize) -> Op:
-        """In place of a FakeQuantize whose integers a byte can hold."""
+        """Return the replacement of a FakeQuantize whose integers a byte can hold: Identity, Relu or Clip."""
         least, most = _HELD[_is_signed(op)]
         low, high = quantised_range(op)  # what saturates by itself needs no Clip
         if (_is_signed(op) and op.low <= least) or (op.low <= 0 and op.x in self._positive):
@@ -196,7 +196,7 @@ def _rectifies(op: Op) -> bool:
 
 
 def _integers(op: FakeQuantize) -> tuple[float, bool] | None:
-    """Scale of the integers that an op rounds to, and whether they are signed; None if the kernels cannot hold them."""
+    """Return the scale of an op's integers, and whether they are signed; None if the kernels cannot hold them."""
     least, most = _HELD[_is_signed(op)]
     is_held = least <= op.low <= op.high <= most
     return (op.scale, _is_signed(op)) if is_held and not op.relu else None

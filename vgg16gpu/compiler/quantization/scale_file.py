@@ -37,7 +37,7 @@ _PIECE: Final = 1 << 22  # weights hashed at a time, by several threads
 
 
 def scales_path(model: str | Path) -> Path:
-    """Where the scales of a model file are: its name and .int8.json."""
+    """Return the path of a model's scales: the model's name and .int8.json."""
     return Path(f"{model}.int8.json")
 
 
@@ -72,7 +72,7 @@ def write_scales(
 
 
 def read_scales(model: str | Path, graph: Graph) -> Scales:
-    """The scales of every value that a Conv or Gemm of `graph` reads, from the file beside the model.
+    """Read the scales of every value that a Conv or Gemm of `graph` reads, from the file beside the model.
 
     Raises ModelError, which says how to make the file, when it is missing, broken or of other weights.
     """
@@ -99,7 +99,7 @@ def read_scales(model: str | Path, graph: Graph) -> Scales:
 
 
 def read_preprocess(model: str | Path) -> Preprocess | None:
-    """What was done to the pictures that the scales beside a model come from; None if that is not known.
+    """Return the preprocessing of the pictures that gave a model's scales; None if that is not known.
 
     Raises ModelError when the file is missing or broken.
     """
@@ -112,7 +112,7 @@ def read_preprocess(model: str | Path) -> Preprocess | None:
 
 
 def weight_digests(graph: Graph) -> Mapping[str, str]:
-    """For every value that a Conv or Gemm reads the SHA-256 of the weights and biases that it meets there."""
+    """Return the SHA-256 (hex) of the weights and biases that read each value, by the value's name."""
     arrays: dict[str, list[Array]] = {}
     for op in graph.ops:
         if isinstance(op, Conv | Gemm):
@@ -126,7 +126,7 @@ def weight_digests(graph: Graph) -> Mapping[str, str]:
 
 
 def _unwritten(model: str | Path, graph: Graph) -> dict[str, int] | None:
-    """What stays the same until somebody writes the model file; None if its weights may lie in other files."""
+    """Return the model file's size and mtime, which change when it is written; None if it may lack the weights."""
     status = Path(model).stat()
     nbytes = sum(array.nbytes for op in graph.ops for array in op_arrays(op))
     return {"nbytes": status.st_size, "mtime_ns": status.st_mtime_ns} if status.st_size >= nbytes else None
@@ -151,7 +151,7 @@ def _remedy(model: str | Path) -> str:
 
 
 def _load(path: Path, remedy: str) -> dict[str, Any]:
-    """A file of scales; its values are a table."""
+    """Read a file of scales; its values are a table. Raises ModelError."""
     if not path.is_file():
         raise ModelError(f"int8 needs the scales of the model, and {path} does not exist; {remedy} makes it")
     try:
@@ -167,7 +167,7 @@ def _load(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def _scale(entry: Any) -> Scale | None:
-    """The scale that an entry holds; None when it holds none."""
+    """Return the scale that an entry holds; None when it holds none."""
     if not isinstance(entry, dict):
         return None
     step, signed = entry.get("step"), entry.get("signed")

@@ -76,7 +76,7 @@ class Histogram:
         return not self._counts.any()
 
     def best_scale(self, *, signed: bool) -> Scale:
-        """The scale of least mean squared error; of steps that lose the same the largest.
+        """Return the scale of least mean squared error; of equally good steps the largest.
 
         Tried are steps that put the largest integer at the largest magnitude, and at 1/16 of an octave less each time.
         A value that was always zero gets the integers' range for -1..1.
@@ -89,13 +89,13 @@ class Histogram:
         return Scale(float(steps[np.argmin(errors)]), signed)
 
     def clipped_share(self, scale: Scale) -> float:
-        """The share of elements that are beyond the largest magnitude that `scale` rounds to."""
+        """Return the share of elements that are beyond the largest magnitude that `scale` rounds to."""
         magnitudes, counts = self._bins()
         beyond = int(counts[magnitudes > scale.step * (scale.limits[1] + 0.5)].sum())
         return beyond / max(int(counts.sum()), 1)
 
     def _bins(self) -> tuple[Doubles, npt.NDArray[np.int64]]:
-        """(centres, counts) of the bins that are not empty, by rising magnitude."""
+        """Return (centres, counts) of the bins that are not empty, by rising magnitude."""
         used = np.flatnonzero(self._counts)
         edges = np.stack([used, used + 1]).astype(np.uint32) << _DROPPED_BITS
         return edges.view(np.float32).astype(np.float64).mean(axis=0), self._counts[used]
@@ -132,7 +132,7 @@ class Scale:
 
     @property
     def inverse(self) -> np.float32:
-        """What a value is multiplied with before it is rounded: 1 / step in float32."""
+        """1 / step in float32, the factor of a value before it is rounded."""
         return np.float32(1) / np.float32(self.step)
 
     @property
@@ -164,7 +164,7 @@ class QuantisedOp:
 
 
 def quantise(graph: Graph, scales: Scales) -> Mapping[str, QuantisedOp]:
-    """The integers of every Conv and Gemm whose input has a scale, by the name of what it computes.
+    """Return the integers of every Conv and Gemm whose input has a scale, by the op's result.
 
     Raises ModelError for weights that integers cannot hold.
     """
@@ -175,10 +175,10 @@ def quantise(graph: Graph, scales: Scales) -> Mapping[str, QuantisedOp]:
 
 
 def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> QuantisedOp:
-    """The integers of one op that reads with scale `x` and stores with scale `y`, or float32 for None.
+    """Quantise one op that reads with scale `x` and stores with scale `y`, or float32 for None.
 
-    `run` calls a function with many parts, as `map` does or the `map` of a pool of threads: numpy lets them run.
-    Raises ModelError for weights or biases that are not finite, and for sums that could leave int32.
+    `run` calls a function with many parts, as `map` does or the `map` of a thread pool: numpy releases the GIL. Raises
+    ModelError for weights or biases that are not finite, and for sums that could leave int32.
     """
     name = f"{type(op).__name__} '{op.y}'"
     if op.bias is not None and not np.isfinite(op.bias).all():
@@ -198,10 +198,10 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> Q
 
 
 def weight_integers(weight: Array, run: Run = map, known: Array | None = None) -> tuple[Integers8, Array]:
-    """rint(weight / step of its output channel), in the weight's shape, and the steps, (OC,).
+    """Return rint(weight / step of its output channel) as int8, in the weight's shape, and the float32 steps, (OC,).
 
     A step is the largest magnitude of the channel / 127, at least the smallest normal float32, unless the steps are
-    known; NaN and Inf make one of their own kind, and integers without a meaning.
+    known. A non-finite channel gets a non-finite step, and integers without a meaning.
     """
     rows = weight.reshape(len(weight), -1)
     integers, steps = np.empty(rows.shape, np.int8), np.empty(len(rows), np.float32)
@@ -223,12 +223,12 @@ def weight_integers(weight: Array, run: Run = map, known: Array | None = None) -
 
 
 def held_scales(graph: Graph) -> Scales:
-    """The scales that the model file itself has."""
+    """Return the scales in the model file itself."""
     return {name: Scale(float(np.float32(step)), signed) for name, (step, signed) in graph.integers.items()}
 
 
 def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
-    """The values that some Conv or Gemm reads, in order of use: name to whether its integers are signed."""
+    """Return the values that some Conv or Gemm reads, in order of use: name to whether its integers are signed."""
     signed = dict.fromkeys([*(item.name for item in graph.inputs), *graph.constants], True)
     for op in graph.ops:
         signed[op.y] = _is_signed(op, signed[op.x])
@@ -236,7 +236,7 @@ def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
 
 
 def stored_scales(graph: Graph, scales: Scales) -> Mapping[str, Scale | None]:
-    """How every value is stored, the input included: its scale, or None for float32, which readers without one want."""
+    """Return the scale with which every value is stored, the input included; None: some reader needs float32."""
     wanted: dict[str, set[Scale | None]] = {name: {None} for name in graph.outputs}
     for op in reversed(graph.ops):
         for name in op.operands:
@@ -272,7 +272,7 @@ def _carries_integers(op: Op) -> bool:
 
 
 def _largest_sum(weight: Integers8) -> int:
-    """The largest sum of magnitudes of an output channel, or a cheap bound where that is enough."""
+    """Return the largest sum of magnitudes of an output channel, or a cheap bound if that suffices."""
     length = math.prod(weight.shape[1:])
     if length * (WEIGHT_LIMIT + 1) * 255 <= _INT32_MAX:
         return length * (WEIGHT_LIMIT + 1)

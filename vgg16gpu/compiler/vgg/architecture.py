@@ -169,7 +169,7 @@ class Vgg:
         )
 
     def graph(self) -> GraphProto:
-        """The ONNX graph as torch's exporter writes it, without the initializers."""
+        """Return the ONNX graph as torch's exporter writes it, without the initializers."""
         value, nodes = "input", []
         for layer in self.layers:
             output = f"{layer.path}/{layer.kind}_output_0"
@@ -181,7 +181,7 @@ class Vgg:
         return helper.make_graph(nodes, "main_graph", inputs, outputs)
 
     def multiply_adds(self) -> int:
-        """Multiply-adds of the convolutions for one image."""
+        """Return the multiply-adds of the convolutions for one image."""
         total, side = 0, self.size
         for layer in self.layers:
             if layer.kind == "Conv":

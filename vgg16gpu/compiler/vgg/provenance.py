@@ -64,7 +64,7 @@ class ModelOrigin(Protocol):
         """Its file."""
 
     def loaded(self) -> Graph:
-        """The graph as the file has it."""
+        """Return the graph as the file has it."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """CXX if set, else the first of g++, clang++, c++. Raises DeviceError with what to install."""
+    """Return CXX if set, else the first of g++, clang++, c++. Raises DeviceError with what to install."""
     chosen = os.environ.get("CXX", "").strip()
     candidates = [_words(chosen)] if chosen else [("g++",), ("clang++",), ("c++",)]
     for command in candidates:
@@ -142,7 +142,7 @@ def _level_from_environment() -> str:
 
 
 def _words(command: str) -> tuple[str, ...]:
-    """The words of a command as a shell reads them. Raises DeviceError for quotes that do not end."""
+    """Return the words of a command as a shell reads them. Raises DeviceError for quotes that do not end."""
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
@@ -165,14 +165,14 @@ def _identify(command: tuple[str, ...]) -> Compiler:
 
 
 def cpu_name() -> str:
-    """The model name of the processor, as far as the system tells."""
+    """Return the processor's model name, as far as the system tells."""
     match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _first_processor(), re.MULTILINE)
     return match.group(1).strip() if match else f"{platform.machine()} processor"
 
 
 @functools.lru_cache(maxsize=1)
 def _first_processor() -> str:
-    """What /proc/cpuinfo says of one processor; the file is long and slow to make on large machines."""
+    """Read /proc/cpuinfo for one processor; the file is long and slow to make on large machines."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
             return file.read(16384).partition("\n\n")[0]
@@ -181,14 +181,14 @@ def _first_processor() -> str:
 
 
 def _cpu_identity() -> str:
-    """Everything that -march=native may depend on."""
+    """Return everything that -march=native may depend on."""
     lines = _first_processor().splitlines()
     wanted = ("model name", "model", "cpu family", "stepping", "flags", "Features", "CPU ")
     return supported_machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
 
 
 def compile_units(units: Iterable[LibraryUnit], check: Check | None, processes: int) -> dict[LibraryUnit, CachedFile]:
-    """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
+    """Return the libraries of `units`, cached or compiled `processes` at a time. Raises KernelError, DeviceError."""
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
 

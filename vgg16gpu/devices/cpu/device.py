@@ -99,7 +99,7 @@ class CpuDevice:
             self._workers = cpu_memory.WorkerMemory(need)
 
     def _library(self, unit: LibraryUnit, found: CachedFile, names: Sequence[str]) -> Library:
-        """That of a unit, with kernels of these names; one of the cache that is none, or lacks one, is built again."""
+        """Load a unit's library with kernels of these names; a cached one that is damaged or lacks one is rebuilt."""
         with contextlib.suppress(KernelError):
             library = Library(found)
             if found.is_new or all(library.kernel(name) for name in names):
@@ -110,7 +110,7 @@ class CpuDevice:
         return Library(found)
 
     def constant(self, kernel: Kernel, name: str) -> int:
-        """Address of a `__constant__` array of a built kernel's file. Raises KernelError where there is none.
+        """Return the address of a `__constant__` array of a built kernel's file. Raises KernelError without one.
 
         Every device of the process that is opened with the same checks has the same array.
         """
@@ -123,29 +123,29 @@ class CpuDevice:
         return address
 
     def allocate(self, nbytes: int) -> int:
-        """Address of fresh memory, aligned to 256 bytes. Raises DeviceError with need and free."""
+        """Allocate memory, aligned to 256 bytes; return its address. Raises DeviceError with need and free."""
         self._require_open()
         address = self._heap.allocate(nbytes)
         self.counters.allocations += 1
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned. Raises DeviceError if it did not."""
+        """Free the memory of `allocate`. Raises DeviceError if it is not."""
         self._require_open()
         self._heap.free(address)
 
     def pinned(self, nbytes: int) -> Bytes:
-        """A host buffer; here any memory will do."""
+        """Return a host buffer; here any memory will do."""
         self._require_open()
         buffer = cpu_memory.aligned(nbytes)
         self._pinned.append(buffer)
         return buffer
 
     def pin(self, memory: Bytes) -> None:
-        """Nothing is to be done to memory of the caller's."""
+        """Do nothing: copies need no pinned memory here."""
 
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned."""
+        """Free the memory of `pinned`."""
         self._require_open()
         self._pinned = [other for other in self._pinned if other is not buffer]
 
@@ -172,7 +172,7 @@ class CpuDevice:
         self.counters.launches += 1
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Make these bytes zero. Raises DeviceError if they are not the device's."""
+        """Set these bytes to zero. Raises DeviceError if they are not the device's."""
         self._require_open()
         self._require_memory(address, nbytes)
         ctypes.memset(address, 0, nbytes)
@@ -203,7 +203,7 @@ class CpuDevice:
         return run
 
     def unbind(self, launch: Callable[[], None]) -> None:  # noqa: ARG002
-        """Nothing to give back: what `bind` returned is all that there is of it."""
+        """Do nothing: the result of `bind` holds nothing else."""
         self._require_open()
 
     def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
@@ -212,30 +212,30 @@ class CpuDevice:
         return step_by_step(self, upload, launch, download)
 
     def event(self) -> Event:
-        """An event; here each is always reached, so that one is as good as another."""
+        """Return an event, always the same: here each is always reached."""
         self._require_open()
         return 0
 
     def record(self, event: Event, stream: Stream) -> None:  # noqa: ARG002
-        """Nothing to mark: what was enqueued is done."""
+        """Do nothing: what was enqueued is done."""
         self._require_open()
 
     def follow(self, stream: Stream, event: Event) -> None:  # noqa: ARG002
-        """Nothing to hold back."""
+        """Do nothing: every event is reached."""
         self._require_open()
 
     def wait(self, event: Event) -> None:  # noqa: ARG002
-        """Nothing is ever under way here; counted all the same."""
+        """Count the call; nothing is ever under way here."""
         self._require_open()
         self.counters.synchronisations += 1
 
     def synchronize(self) -> None:
-        """Nothing is ever under way here; counted all the same."""
+        """Count the call; nothing is ever under way here."""
         self._require_open()
         self.counters.synchronisations += 1
 
     def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
-        """Seconds of each of `repeats` calls of `work`."""
+        """Return the seconds of each of `repeats` calls of `work`."""
         seconds = []
         for _ in range(repeats):
             start = time.perf_counter()
@@ -244,7 +244,7 @@ class CpuDevice:
         return seconds
 
     def measure_back_to_back(self, work: Callable[[], None], repeats: int) -> float:
-        """Seconds per call of `work`, called `repeats` times in a row."""
+        """Return the seconds per call of `work`, called `repeats` times in a row."""
         start = time.perf_counter()
         for _ in range(repeats):
             work()
@@ -280,7 +280,7 @@ _open_devices: weakref.WeakSet[CpuDevice] = weakref.WeakSet()
 
 
 def _fresh_locks() -> None:
-    """In a forked child: a lock that another thread held at the fork would never be released."""
+    """Replace locks in a forked child: one that another thread held at the fork would never be released."""
     global _checked_lock  # noqa: PLW0603
     _checked_lock = threading.Lock()
     for device in _open_devices:
@@ -291,7 +291,7 @@ os.register_at_fork(after_in_child=_fresh_locks)
 
 
 def threads_from_environment(cores: int) -> int:
-    """VGG16GPU_THREADS, else one for each core. Raises DeviceError for what is no number of threads."""
+    """Return VGG16GPU_THREADS, else one thread for each core. Raises DeviceError for any other value."""
     threads = named_threads()
     if threads is None:
         return min(cores, _MAX_OS_THREADS)
@@ -308,7 +308,7 @@ def named_threads() -> int | None:
 
 
 def _order_from_environment() -> tuple[int, int]:
-    """The order of the threads of a block, and the seed of a shuffle."""
+    """Return the order of the threads of a block, and the seed of a shuffle. Raises DeviceError."""
     text = os.environ.get("VGG16GPU_ORDER", "").strip() or "forward"
     if text in _ORDERS:
         return _ORDERS[text], 0
@@ -328,7 +328,7 @@ def _check_from_environment() -> Check | None:
 
 
 def _require_runtime(check: Check | None) -> None:
-    """The library of a sanitizer must be the first in the process; loaded later it would end it."""
+    """Raise DeviceError if the sanitizer's library was not the first in the process; loaded later it would end it."""
     symbol = _RUNTIME_SYMBOLS.get(check) if check else None
     if symbol and not hasattr(ctypes.CDLL(None), symbol):
         raise DeviceError(

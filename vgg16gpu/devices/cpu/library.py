@@ -40,7 +40,7 @@ class Library:
     """A loaded library. It stays loaded: other devices of the process may run it, too."""
 
     def __init__(self, found: CachedFile) -> None:
-        """Raises KernelError for what is no library of kernels."""
+        """Load the library. Raises KernelError unless it holds kernels."""
         self._found = found  # a sanitizer looks into the file when it reports
         try:
             self._library = ctypes.CDLL(str(found.code))
@@ -61,7 +61,7 @@ class Library:
         self.worker_nbytes: int = count()
 
     def kernel(self, name: str) -> LoadedKernel | None:
-        """One of its kernels, or None if there is none of that name."""
+        """Return one of its kernels, or None if there is none of that name."""
         try:
             launch = self._library[f"cpu_launch_{name}"]
             signature = self._library[f"cpu_signature_{name}"]
@@ -71,7 +71,7 @@ class Library:
         return LoadedKernel(self, launch, signature().decode())
 
     def constant(self, name: str) -> tuple[int, int] | None:
-        """Address and bytes of one of its __constant__ arrays, or None if there is none of that name."""
+        """Return address and bytes of one of its __constant__ arrays, or None if there is none of that name."""
         try:
             find = self._library[f"cpu_constant_{name}"]
         except AttributeError:
@@ -163,7 +163,7 @@ def _kind(argument: Argument) -> str:
 def _resolve(
     argument: Argument, bases: Mapping[Arena, int], step: KernelLaunch, i: int
 ) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int32 | ctypes.Array[ctypes.c_int32]:
-    """The argument's value in memory, as the kernel reads it."""
+    """Return the argument's value in memory, as the kernel reads it. Raises KernelError."""
     if isinstance(argument, Pointer):
         if argument.arena not in bases:
             raise _wrong(step, i, f"points into the arena {argument.arena.value}, which is not there")

@@ -18,7 +18,7 @@ _MAP_NORESERVE = 0x4000  # Linux; the mmap module has the name from Python 3.13 
 
 
 def aligned(nbytes: int) -> Bytes:
-    """An uninitialised array of bytes at a multiple of 256; pages that nobody touches cost nothing."""
+    """Return an uninitialised array of bytes at a multiple of 256; untouched pages cost nothing."""
     room = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     return room[start : start + nbytes]
@@ -42,7 +42,7 @@ class Heap:
         self._libc.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
 
     def allocate(self, nbytes: int) -> int:
-        """The address of fresh memory. Raises DeviceError with need and free."""
+        """Allocate memory; return its address. Raises DeviceError with need and free."""
         used = sum(self._sizes.values())
         if nbytes < 0 or used + nbytes > self._total:
             raise DeviceError(
@@ -59,7 +59,7 @@ class Heap:
         return address
 
     def free(self, address: int) -> None:
-        """Give it back. Raises DeviceError if `allocate` did not return it."""
+        """Free memory. Raises DeviceError if `allocate` did not return it."""
         if self._sizes.pop(address, None) is None:
             raise DeviceError(f"{address:#x} is not the start of device memory in use")
         self._starts.remove(address)
@@ -97,7 +97,7 @@ def copy(target: int, source: int, nbytes: int) -> None:
 
 
 def contiguous_address(array: npt.NDArray[np.generic], *, written: bool) -> int:
-    """Where a contiguous array lies. Raises DeviceError if it is not contiguous, or is to be written and may not."""
+    """Return an array's address. Raises DeviceError if it is not contiguous, or is to be `written` and read-only."""
     if not array.flags.c_contiguous:
         raise DeviceError(f"a copy needs a contiguous array; this one has shape {array.shape}, strides {array.strides}")
     if written and not array.flags.writeable:

@@ -47,7 +47,7 @@ _KEEP_PERSONALITY = 0xFFFFFFFF
 
 
 def environment(sanitizer: Sanitizer) -> dict[str, str]:
-    """The environment in which a Python process must start. Raises DeviceError if a run-time library is missing."""
+    """Return the environment in which a Python process must start. Raises DeviceError if a library is missing."""
     libraries = ":".join(str(_runtime_library(name)) for name in _LIBRARIES[sanitizer])
     return {**os.environ, **_OPTIONS[sanitizer], "LD_PRELOAD": libraries, "VGG16GPU_SANITIZE": sanitizer}
 
@@ -61,7 +61,7 @@ def execute(sanitizer: Sanitizer, arguments: Sequence[str]) -> NoReturn:
 
 
 def forbid(address: int, nbytes: int) -> None:
-    """In a process under the address sanitizer: whoever touches these bytes ends it, until they are freed."""
+    """Poison these bytes under the address sanitizer: an access ends the process, until they are freed."""
     poison = ctypes.CDLL(None).__asan_poison_memory_region
     poison.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     poison(address, nbytes)
@@ -93,7 +93,7 @@ def _fix_addresses() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; returns only if it is wrong or something is missing."""
+    """Run the command line; return only if it is wrong or something is missing."""
     sanitizer = arguments[0] if arguments else ""
     rest = list(arguments[1:])
     if rest[:1] == ["--"]:

@@ -77,7 +77,7 @@ class ForeignArray:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes of the dense array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def samples(self, rank: int) -> Iterator[AnyArray]:

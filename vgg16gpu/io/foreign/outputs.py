@@ -62,7 +62,7 @@ class OutputLock:
     """
 
     def __init__(self, target: Path, name: str) -> None:
-        """Raises InputError where another run has it, or no file can be made there. `name` is for messages."""
+        """Lock the output. Raises InputError where another run has it, or no file can be made. `name`: for messages."""
         self._path = target.with_name(f".{_short(target.name)}.lock")
         try:
             self._descriptor = self._taken()
@@ -74,7 +74,7 @@ class OutputLock:
             raise InputError(f"'{name}' cannot be written: {error.strerror or error} ('{self._path.name}')") from error
 
     def release(self) -> None:
-        """Let others write. Safe to call twice."""
+        """Unlock the output. Safe to call twice."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):

@@ -57,7 +57,7 @@ class Columns:
         return [f"{column}_{rank}" for rank in range(1, self.top + 1) for column in RANK_COLUMNS]
 
     def fields(self) -> dict[str, Any]:
-        """The same as JSON values, of the labels a digest: two runs' rows have the same form when these are equal."""
+        """Return JSON values, of the labels a digest: two runs' rows have the same form when these are equal."""
         labels = None if self.labels is None else json.dumps(list(self.labels)).encode()
         return {
             "top": self.top,
@@ -69,7 +69,7 @@ class Columns:
 
 
 def checked(answers: PredictionBatch, columns: Columns) -> PredictionBatch:
-    """The same answers; those with an error have NaN and no classes, whatever was computed. Raises InputError."""
+    """Return the answers; those with an error get NaN and no classes. Raises InputError for other shapes."""
     count = len(answers.names)
     shapes = {
         "errors": ((len(answers.errors),), (count,)),
@@ -90,7 +90,7 @@ def checked(answers: PredictionBatch, columns: Columns) -> PredictionBatch:
 
 
 def best_scores(answers: PredictionBatch) -> Scores:
-    """(n, k) the scores of the best classes, NaN where there is none."""
+    """Return (n, k) scores of the best classes, NaN where there is none."""
     if not answers.best.size:
         return np.empty(answers.best.shape, np.float32)
     scores = answers.scores.reshape(len(answers.scores), -1)

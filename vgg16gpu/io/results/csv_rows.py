@@ -41,7 +41,7 @@ class CsvForm:
         self._head = re.compile(rb"%b,%b(?:%b){%d}" % (_TEXT, _TEXT, rank, columns.top))
 
     def rows(self, answers: PredictionBatch) -> list[bytes]:
-        """A line for each answer."""
+        """Return a line for each answer."""
         columns = [list(map(_quoted, answers.names)), list(map(_quoted, answers.errors))]
         scores = best_scores(answers)
         for rank in range(answers.best.shape[1]):
@@ -57,7 +57,7 @@ class CsvForm:
         return line.count(b'"') % 2 == 0
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
-        """The name of a row's input and whether it has an error; None where it is no row of these columns."""
+        """Return a row's input name and whether it has an error; None if it is not a row of these columns."""
         found = self._head.match(row)
         if not found:
             return None

@@ -39,7 +39,7 @@ class Appender:
     """
 
     def __init__(self, descriptor: int, size: int = 0, checksum: int = 0, rows: int = 0) -> None:
-        """For a descriptor that stands behind `size` bytes with this checksum, in which there are `rows`."""
+        """Take a descriptor that stands behind `size` bytes with this checksum, which hold `rows` rows."""
         self.descriptor: Final = descriptor
         self._is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._state = _State(size, checksum, rows)
@@ -52,7 +52,7 @@ class Appender:
 
     @property
     def written(self) -> WrittenState:
-        """Everything that is whole."""
+        """The length and checksum of all whole rows."""
         return WrittenState(self._state.start, self._state.checksum)
 
     def append(self, pieces: Sequence[bytes], rows_each: int = 1) -> None:
@@ -109,7 +109,7 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path, header: bytes, record: RecordFile, name: str) -> None:
-        """A new file, called `name` in messages; nothing is written."""
+        """Describe a new file, called `name` in messages; nothing is written."""
         self._path = path
         self._name = printable(name)
         self._header = header
@@ -139,7 +139,7 @@ class GrowingFile:
                 self._publish()
 
     def finish(self) -> None:
-        """All rows are there: cut off what is behind them, bring them to the disk, say so in the record."""
+        """Cut off what is behind the last row, bring all rows to the disk, and mark the record as finished."""
         if self._file and (self.is_changed or not self._is_finished(self._file)):
             with self._failing():
                 file = self._begun()
@@ -148,14 +148,14 @@ class GrowingFile:
         self._release()
 
     def settle(self) -> None:
-        """After an exception in the middle of `append` leave whole rows, in a file with its name."""
+        """Leave whole rows, in a file with its name, after an exception in the middle of `append`."""
         if self._file and self.is_changed:
             with self._failing():
                 self._file.settle()
                 self._publish()
 
     def close(self) -> None:
-        """Leave the rows so far; nothing changes where none was written. After `finish` it does nothing."""
+        """Keep the rows so far; nothing changes where none was written. After `finish` it does nothing."""
         try:
             if self._file and self.is_changed:
                 self.settle()
@@ -165,7 +165,7 @@ class GrowingFile:
             self._release()
 
     def _begun(self) -> Appender:
-        """What is appended to, behind the header or behind the rows that are there."""
+        """Return the file to append to, behind the header or behind the rows that are there."""
         file = self._file
         if file and self.is_changed:
             return file
@@ -184,7 +184,7 @@ class GrowingFile:
         return self._record.is_finished and os.fstat(file.descriptor).st_size == file.written.size
 
     def _leave(self, file: Appender, *, finished: bool) -> None:
-        """Say in the record how the file is left. Raises ModelError where the name is another file's by now."""
+        """Record the file's state. Raises ModelError where the name is another file's by now."""
         try:
             is_there = os.path.samestat(self._path.stat(), os.fstat(file.descriptor))
         except OSError:
@@ -197,7 +197,7 @@ class GrowingFile:
         self._record.leave(file.rows, file.written, finished=finished)
 
     def _publish(self) -> None:
-        """Give a new file its name, as soon as it has a row."""
+        """Rename a new file to its name, as soon as it has a row."""
         if self._is_published or not self.rows:
             return
         if self._temporary.exists():  # else a signal came before the last line
@@ -226,7 +226,7 @@ class GrowingFile:
 
 
 def open_to_resume(path: Path) -> int:
-    """A descriptor of a file that is there. Raises InputError."""
+    """Return a descriptor of an existing file. Raises InputError."""
     try:
         return os.open(path, os.O_RDWR)
     except OSError as error:

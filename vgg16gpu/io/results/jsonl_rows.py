@@ -51,7 +51,7 @@ class JsonlForm:
         self._head = re.compile(rb"\{" + b", ".join(parts))
 
     def rows(self, answers: PredictionBatch) -> list[bytes]:
-        """A line for each answer."""
+        """Return a line for each answer."""
         errors = [quoted(error) if error else NULL for error in answers.errors]
         columns = [list(map(quoted, answers.names)), errors]
         scores = best_scores(answers)
@@ -71,7 +71,7 @@ class JsonlForm:
         return True
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
-        """The name of a row's input and whether it has an error; None where it is no row of these columns."""
+        """Return a row's input name and whether it has an error; None if it is not a row of these columns."""
         found = self._head.match(row)
         if not found or not self._is_end(row[found.end() :], has_error=found[2] != b"null"):
             return None

@@ -19,13 +19,13 @@ _NUMBER: Final = "%.9g"
 
 
 def number_texts(values: Floats, instead: Instead) -> list[str]:
-    """A text for each of (n,) numbers."""
+    """Return a text for each of (n,) numbers."""
     texts = (f"{_NUMBER} " * len(values) % tuple(values.tolist())).split()
     return texts if np.isfinite(values).all() else _exchanged(texts, instead)
 
 
 def row_texts(rows: Floats, separator: str, instead: Instead) -> list[str]:
-    """A text for each row of (n, K) numbers."""
+    """Return a text for each row of (n, K) numbers."""
     template = separator.join([_NUMBER] * rows.shape[1])
     texts = [template % tuple(row) for row in rows.tolist()]
     for index in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():

@@ -30,9 +30,9 @@ def holds_all_outputs(path: Path) -> bool:
 
 
 def check_output(path: Path, *, resume: bool = False, form: str | None = None) -> str:
-    """What `path`, the value of --output, asks for: one of KINDS.
+    """Return the kind of `path`, the value of --output: one of KINDS.
 
-    A file's ending says it; `form`, "csv" (the default) or "jsonl", is for `-`, standard output. Raises InputError
+    A file's ending decides; `form`, "csv" (the default) or "jsonl", is for `-`, standard output. Raises InputError
     before anything is computed: for another ending, a place that cannot be written, --resume where nothing can be
     resumed, and .parquet without pyarrow.
     """
@@ -65,11 +65,11 @@ def open_results(
     resume: bool = False,
     form: str | None = None,
 ) -> ResultWriter:
-    """Where answers go; nothing is written, and an older file stays, before the first of them.
+    """Return the writer of answers; nothing is written, and an older file stays, before the first answer.
 
     `run`, or what it returns, is the record of .csv, .jsonl and .parquet; it is not called for other files. With
-    `resume` the rows of a file that is there are `done`; without a file the run begins. Raises InputError as
-    `check_output`, and where the file that is there is not one of this run, or somebody else is writing it.
+    `resume` the rows of an existing file are `done`; without a file the run begins. Raises InputError as
+    `check_output`, and where the existing file is not one of this run, or another process is writing it.
     """
     kind = check_output(path, resume=resume, form=form)
     if str(path) == STANDARD_OUTPUT:
@@ -88,7 +88,7 @@ def open_results(
 
 
 def files_beside(path: Path) -> tuple[Path, ...]:
-    """The files that writing to `path` writes beside it: the record of the run, and rows that wait for their end."""
+    """Return the files that writing to `path` writes beside it: the run's record, and rows that wait for the end."""
     target = Path(os.path.realpath(path))
     kind = path.suffix.lower().removeprefix(".")
     if kind not in RESUMED_KINDS:

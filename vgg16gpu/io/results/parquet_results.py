@@ -35,7 +35,7 @@ def need_pyarrow(path: object) -> None:
 
 
 def storable(name: str) -> str:
-    r"""A name as an Arrow text, which is UTF-8: bytes that are none are written as \xff, say."""
+    r"""Return a name as an Arrow text, which is UTF-8: other bytes are written as \xff, say."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -47,7 +47,7 @@ class ArrowForm:
     """How answers become batches."""
 
     def __init__(self, columns: Columns, identity: Mapping[str, Any]) -> None:
-        """`identity` of the run goes into the schema's metadata."""
+        """Build the schema, with the `identity` of the run in its metadata."""
         import pyarrow as pa  # noqa: PLC0415 - optional
 
         types = {"class": pa.int32(), "label": pa.string(), "score": pa.float32(), "probability": pa.float64()}
@@ -61,7 +61,7 @@ class ArrowForm:
         self._width = columns.width if columns.all_scores else 0
 
     def batch(self, answers: PredictionBatch) -> bytes:
-        """A message of a stream of Arrow with a row for each answer; what there is not is null."""
+        """Return a message of an Arrow stream with a row for each answer; missing values are null."""
         import pyarrow as pa  # noqa: PLC0415 - optional
 
         columns = [_texts(answers.names), _texts([error or None for error in answers.errors])]
@@ -77,7 +77,7 @@ class ArrowForm:
         return message
 
     def _lists(self, answers: PredictionBatch) -> Any:
-        """All scores of each answer as a list; null where there is an error."""
+        """Return all scores of each answer as a list; null for an error."""
         import pyarrow as pa  # noqa: PLC0415 - optional
 
         failed = np.array([bool(error) for error in answers.errors])
@@ -87,7 +87,7 @@ class ArrowForm:
 
 
 def run_of(schema: Any) -> Any:
-    """The identity of the run that a schema says; None if it says none."""
+    """Return the identity of the run in a schema; None if it has none."""
     try:
         return parse_json(schema.metadata[_RUN], "the run of a schema")
     except (TypeError, KeyError, InputError):
@@ -95,7 +95,7 @@ def run_of(schema: Any) -> Any:
 
 
 def schema_of_stream(path: Path) -> Any:
-    """The schema of a stream of Arrow; None where not even that is whole."""
+    """Return the schema of an Arrow stream; None if not even that is whole."""
     import pyarrow as pa  # noqa: PLC0415 - optional
 
     try:
@@ -106,7 +106,7 @@ def schema_of_stream(path: Path) -> Any:
 
 
 def batches_of_stream(path: Path) -> Iterator[tuple[Any, int]]:
-    """The batches of a stream of Arrow, each with the place in the file where it ends, as far as they are whole."""
+    """Yield the whole batches of an Arrow stream, each with the offset in the file where it ends."""
     import pyarrow as pa  # noqa: PLC0415 - optional
 
     with pa.memory_map(str(path)) as source:  # so that only columns that are asked for are read
@@ -120,7 +120,7 @@ def batches_of_stream(path: Path) -> Iterator[tuple[Any, int]]:
 
 
 def names_of(batch: Any) -> Sequence[str]:
-    """The inputs of a batch's rows."""
+    """Return the inputs of a batch's rows."""
     names: Sequence[str] = batch.column("input").to_pylist()
     return names
 
@@ -145,7 +145,7 @@ _TEXT_SIZE: Final = 256  # bytes of a row's texts, about
 
 
 def partial_path(path: Path) -> Path:
-    """Where the rows of a .parquet file are until it is made."""
+    """Return the path of a .parquet file's rows until the file is made."""
     return path.with_name(f"{path.name}.partial")
 
 
@@ -153,7 +153,7 @@ class ParquetFile(ResultWriter):
     """A .parquet file. Each block of answers is in FILE.partial when `write` returns."""
 
     def __init__(self, path: Path, columns: Columns, run: RunRecord, lock: OutputLock, *, resume: bool) -> None:
-        """`lock`: of FILE.
+        """Open the results; `lock`: of FILE.
 
         Raises InputError where `resume` finds a file that is not this run's, or one without its FILE.partial.
         """
@@ -249,7 +249,7 @@ class ParquetFile(ResultWriter):
             self._record.read()
 
     def _convert(self) -> None:
-        """Make FILE of all whole batches of FILE.partial, in groups of rows that do not depend on those batches."""
+        """Write FILE from all whole batches of FILE.partial, in groups of rows that do not depend on those batches."""
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 

@@ -25,7 +25,7 @@ Read: TypeAlias = tuple[list[str] | None, Scores]
 
 
 def read_scores(path: str | os.PathLike[str]) -> Read:
-    """The names of the inputs, None in .npy and .txt, which have none, and (N, K) all scores of the first output.
+    """Return the names of the inputs (None for .npy and .txt, which have none) and (N, K) scores of the first output.
 
     Further axes of a row are flat. A row without an answer is NaN. Raises InputError for a file that is none of
     results, or has the ranks alone.
@@ -113,7 +113,7 @@ def _read_txt(path: Path) -> _Rows:
 
 @contextmanager
 def _of_results(path: Path) -> Iterator[None]:
-    """Say of a file that a reader refuses that it is none of results."""
+    """Turn a reader's refusal of a file into one that says that the file is none of results."""
     try:
         yield
     except NotReadError:
@@ -127,7 +127,7 @@ def _no_scores(path: Path) -> InputError:
 
 
 def _filled(rows: Sequence[Scores | None]) -> list[Scores]:
-    """Rows of NaN where there is none."""
+    """Return the rows, with NaN for a missing one."""
     width = next((row.size for row in rows if row is not None), 0)
     return [np.full(width, np.nan, np.float32) if row is None else row for row in rows]
 

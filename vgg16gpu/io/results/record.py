@@ -59,13 +59,13 @@ class RunRecord:
     version: str
 
     def identity(self, columns: Columns) -> dict[str, Any]:
-        """Everything as JSON gives it back, for comparison."""
+        """Return everything as parsed JSON, for comparison."""
         content: dict[str, Any] = json.loads(json.dumps({**vars(self), "columns": columns.fields()}))
         return content
 
 
 def list_digest(names: Iterable[str]) -> str:
-    """SHA-256 of names in their order."""
+    """Return the SHA-256 (hex) of names in their order."""
     digest = hashlib.sha256()
     for name in names:
         digest.update(json.dumps(name).encode() + b"\n")
@@ -73,7 +73,7 @@ def list_digest(names: Iterable[str]) -> str:
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of a file of results is."""
+    """Return the path of a result file's record."""
     return path.with_name(f"{path.name}.run.json")
 
 
@@ -81,7 +81,7 @@ class RecordFile:
     """The record beside one file of results."""
 
     def __init__(self, results: Path, identity: Mapping[str, Any]) -> None:
-        """For the run with this identity; nothing is read or written."""
+        """Describe the run with this identity; nothing is read or written."""
         self.path = record_path(results)
         self.identity = identity
         self.is_finished = False  # as `read` finds it
@@ -89,7 +89,7 @@ class RecordFile:
         self._replaces: Any = None  # as `read` finds it
 
     def read(self) -> WrittenState | None:
-        """Take up the record of an interrupted run; in which state it left the file, if it says so.
+        """Read the record of an interrupted run; return the state of its file, None if it has none.
 
         Raises InputError when there is none, it is broken, or it is of another run.
         """
@@ -113,7 +113,7 @@ class RecordFile:
         return written
 
     def begin(self, file: Path) -> None:
-        """Say that the run has begun, and that it is about to replace what `file` is now.
+        """Record that the run has begun, and the present content of `file`, which it is about to replace.
 
         Raises ModelError when that cannot be written.
         """
@@ -121,11 +121,11 @@ class RecordFile:
             stream.write(self._content(replaces=_fingerprint(file)))
 
     def has_replaced(self, file: Path) -> bool:
-        """Whether `file` is, by the record that was read, what the run was about to replace, and not the run's own."""
+        """Return whether `file` is the older one that the recorded run was about to replace, not the run's own."""
         return self._replaces is not None and self._replaces == _fingerprint(file)
 
     def leave(self, rows: int, written: WrittenState, *, finished: bool) -> None:
-        """Say how the file is left. Raises ModelError when that cannot be written."""
+        """Record the file's state. Raises ModelError when that cannot be written."""
         with atomic_writer(self.path) as stream:
             stream.write(self._content(rows, written, _now() if finished else None))
 
@@ -149,7 +149,7 @@ class RecordFile:
 
 
 def _fingerprint(file: Path) -> dict[str, int] | None:
-    """What tells a file from one that takes its name: its bytes, and a sum of the first and the last of them.
+    """Return a file's bytes, and a sum of the first and the last of them, to tell it from one that takes its name.
 
     A file of the same rows may have the same, and then it does not matter which one it is. None without a file.
     """

@@ -30,7 +30,7 @@ class ResultWriter(ABC):
     unanswered: int = 0
 
     def __init__(self, path: str, columns: Columns, lock: OutputLock | None = None) -> None:
-        """For `path` as people gave it. `lock`: of the file, which `close` releases."""
+        """Take `path` as people gave it. `lock`: of the file, which `close` releases."""
         self._path = path
         self._lock = lock
         self._columns = columns
@@ -68,7 +68,7 @@ class ResultWriter(ABC):
             raise
 
     def finish(self) -> None:
-        """All inputs are written, or were there: the file is whole. Raises ModelError; InputError as `write`."""
+        """Complete the file: all inputs are in it. Raises ModelError; InputError as `write`."""
         self._check_skipped()
         try:
             self._finish()
@@ -77,7 +77,7 @@ class ResultWriter(ABC):
             raise
 
     def close(self) -> None:
-        """Leave a valid file with the rows so far, or things as they were without one; after `finish` do nothing.
+        """Keep a valid file with the rows so far, or the former one without any; after `finish` do nothing.
 
         Raises ModelError.
         """
@@ -89,15 +89,15 @@ class ResultWriter(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """What `close` does while nobody else may write the file."""
+        """Close while no other process may write the file."""
 
     @abstractmethod
     def _write(self, answers: PredictionBatch) -> None:
-        """At least one row."""
+        """Write one row or more."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """All rows are written."""
+        """Complete the file: all rows are written."""
 
     def _check_skipped(self) -> None:
         if self._skipped < len(self.done):
@@ -107,7 +107,7 @@ class ResultWriter(ABC):
             )
 
     def _stored(self, name: str) -> str:
-        """A name as it comes back from the file."""
+        """Return a name as it is read back from the file."""
         return name
 
     def __enter__(self) -> Self:

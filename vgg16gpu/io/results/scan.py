@@ -21,13 +21,13 @@ class TextForm(Protocol):
     longest: int  # bytes of a row that can be
 
     def rows(self, answers: PredictionBatch) -> list[bytes]:
-        """A line for each answer."""
+        """Return a line for each answer."""
 
     def is_row(self, line: bytes) -> bool:
         """Return whether a line feed at the end of `line` ends the row, and not one within quotes."""
 
     def head(self, row: bytes) -> tuple[str, bool] | None:
-        """The name of a row's input and whether it has an error; None where it is no row of these columns."""
+        """Return a row's input name and whether it has an error; None if it is not a row of these columns."""
 
     def may_be_torn(self, tail: bytes) -> bool:
         """Return whether `tail` can be the beginning of a row."""
@@ -83,7 +83,7 @@ def scan_rows(stream: BinaryIO, form: TextForm, path: str, written: WrittenState
 
 
 def _rows(stream: BinaryIO, form: TextForm, path: str) -> Iterator[bytes]:
-    """Whole rows, and at the end what is none."""
+    """Yield whole rows, and at the end what is not one. Raises InputError for a row that is too long."""
     row = b""
     while line := stream.readline(form.longest):
         row = row + line if row else line

@@ -22,7 +22,7 @@ from vgg16gpu.io.scores import PredictionBatch
 
 
 def text_form(kind: str, columns: Columns) -> TextForm:
-    """The rows of "csv" or "jsonl"."""
+    """Return the row format of "csv" or "jsonl"."""
     return CsvForm(columns) if kind == "csv" else JsonlForm(columns)
 
 
@@ -32,7 +32,7 @@ class TextFile(ResultWriter):
     def __init__(
         self, path: Path, form: TextForm, columns: Columns, run: RunRecord, lock: OutputLock, *, resume: bool
     ) -> None:
-        """`lock`: of the file. Raises InputError where `resume` finds a file that is not this run's."""
+        """Open the file; `lock`: of the file. Raises InputError where `resume` finds a file that is not this run's."""
         super().__init__(str(path), columns, lock)
         target = target_of(path)
         self._form = form
@@ -75,7 +75,7 @@ class StandardOutput(ResultWriter):
     """Rows to standard output; nothing else may be written there. There is no record and no --resume."""
 
     def __init__(self, form: TextForm, columns: Columns) -> None:
-        """Raises InputError where the process has no standard output."""
+        """Open standard output. Raises InputError where the process has none."""
         super().__init__("standard output", columns)
         self._form = form
         descriptor = standard_output()
@@ -83,10 +83,10 @@ class StandardOutput(ResultWriter):
         self._is_begun = False
 
     def _finish(self) -> None:
-        """Everything is written already."""
+        """Do nothing: everything is written already."""
 
     def _close(self) -> None:
-        """Everything is written already."""
+        """Do nothing: everything is written already."""
 
     def _write(self, answers: PredictionBatch) -> None:
         rows = self._form.rows(answers)
@@ -113,7 +113,7 @@ class StandardOutput(ResultWriter):
 
 
 def standard_output() -> int | None:
-    """The descriptor of standard output, after what Python holds back for it; None where something stands in for it.
+    """Flush standard output and return its descriptor; None if an object of Python stands in for it.
 
     Raises InputError where there is none.
     """

@@ -33,7 +33,7 @@ class Part(ABC):
     """A temporary file with a row for each input."""
 
     def __init__(self, path: Path, header: bytes = b"") -> None:
-        """A new file. Raises OSError."""
+        """Create a new file. Raises OSError."""
         self.path = path
         self._header = header
         self._appender = Appender(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
@@ -44,18 +44,18 @@ class Part(ABC):
         return self._appender.rows
 
     def write(self, answers: PredictionBatch) -> None:
-        """A row for each answer. Raises OSError, and the whole ones before the fault stay."""
+        """Write a row for each answer. Raises OSError; whole rows before the fault stay."""
         if self._header and not self._appender.written.size:
             self._appender.append([self._header], rows_each=0)
         self._appender.append(self._rows(answers))
 
     def end(self, rows: int) -> None:
-        """Make a valid file of so many of the rows, and bring it to the disk. Raises OSError; may be called again."""
+        """Complete a valid file of the first rows, and bring it to the disk. Raises OSError; may be called again."""
         self._end(self._appender, rows)
         os.fsync(self._appender.descriptor)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the descriptor."""
         os.close(self._appender.descriptor)
 
     def _end(self, appender: Appender, rows: int) -> None:  # noqa: ARG002 - an array is cut after so many
@@ -64,7 +64,7 @@ class Part(ABC):
 
     @abstractmethod
     def _rows(self, answers: PredictionBatch) -> Sequence[bytes]:
-        """What to append."""
+        """Return the rows to append."""
 
 
 class TextPart(Part):
@@ -79,7 +79,7 @@ class JsonPart(Part):
     """A list of objects with `input` and `scores`, nested as the output is; NaN and infinite numbers are null."""
 
     def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
-        """For rows of scores of this shape."""
+        """Create a file for rows of scores of this shape."""
         super().__init__(path, b"[")
         self._template = _nested(shape) if len(shape) != 1 else None
         self._is_ended = False
@@ -107,7 +107,7 @@ class ArrayPart(Part):
     """An array of numpy's. The header is written at the end again, in as many bytes, with the number of rows."""
 
     def __init__(self, path: Path, output: int, rows: Array) -> None:
-        """For an output of the model, by its place, that has such rows."""
+        """Create a file for output number `output` of the model, which has rows like `rows`."""
         self._output = output
         self._dtype, self._shape = rows.dtype, rows.shape[1:]
         self._row_size = rows.dtype.itemsize * math.prod(self._shape)
@@ -125,7 +125,7 @@ class ArrayPart(Part):
 
 
 def array_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
-    """How a .npy file begins. Its length is the same for any number of rows: numpy leaves room for their digits."""
+    """Return a .npy header. Its length is the same for any number of rows: numpy leaves room for their digits."""
     stream = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
     np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
@@ -133,7 +133,7 @@ def array_header(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> bytes:
 
 
 def _nested(shape: tuple[int, ...]) -> str:
-    """A template of nested JSON lists with a %s for each number."""
+    """Return a template of nested JSON lists with a %s for each number."""
     empty: Any = np.full(shape, "%s").tolist()
     return json.dumps(empty).replace('"', "")
 
@@ -146,7 +146,7 @@ class WholeFile(ResultWriter):
     """A .npy, .npz, .txt or .json file."""
 
     def __init__(self, path: Path, columns: Columns, kind: str, lock: OutputLock) -> None:
-        """`kind`: the ending without its dot. `lock`: of `path`. Raises ModelError where no file can be there."""
+        """Open the file; `kind`: its ending without the dot; `lock`: of `path`. Raises ModelError if none can be."""
         super().__init__(str(path), columns, lock)
         self._target = target_of(path)
         self._kind = kind
@@ -192,7 +192,7 @@ class WholeFile(ResultWriter):
                     self._parts.append(ArrayPart(path, output, array))
 
     def _assemble(self) -> None:
-        """Make the file of as many rows as every part has. Raises ModelError."""
+        """Write the file of as many rows as every part has. Raises ModelError."""
         rows = min(part.rows for part in self._parts)
         if not rows:
             return
@@ -236,7 +236,7 @@ class WholeFile(ResultWriter):
 
 
 def _names_array(names: Sequence[str]) -> Iterator[bytes]:
-    """An array of names as a .npy file, in pieces: each takes four bytes for every character of the longest."""
+    """Yield an array of names as a .npy file, in pieces: each takes four bytes for every character of the longest."""
     dtype = np.dtype(f"<U{max(1, *map(len, names))}")
     yield array_header(dtype, (len(names),))
     for first in range(0, len(names), _NAMES_AT_A_TIME):

@@ -44,7 +44,7 @@ class LoaderChild:
     def __init__(
         self, job: LoaderJob, names: Names, ring: tuple[int, int, int | None], files: int, answers: int
     ) -> None:
-        """files, answers: descriptors; the first does not wait."""
+        """Attach to the slots; files, answers: descriptors; the first does not block."""
         self.files: Sequence[str] = names
         self.listing = Listing(())
         self.spec, self.first = job.spec, job.first
@@ -57,7 +57,7 @@ class LoaderChild:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Until there are no more files. Raises what a thread has raised."""
+        """Load until there are no more files. Raises what a thread has raised."""
         self._begin(1 if self._job.begins_alone else self._job.threads)
         for thread in self._threads:  # it grows while they run
             thread.join()
@@ -75,7 +75,7 @@ class LoaderChild:
             self._begin(self._job.threads - len(self._threads))
 
     def wait_for_turn(self, worker: DecodeThread, index: int) -> None:  # noqa: ARG002 - as Loading has it
-        """Only files of numbers wait, and these come to no child."""
+        """Raise RuntimeError: only files of numbers wait, and processes load none."""
         raise RuntimeError(f"'{self.files[index]}' waits for its turn; files of numbers are not loaded by processes")
 
     def _begin(self, count: int) -> None:
@@ -107,7 +107,7 @@ class LoaderChild:
                 self._decoded += worker.decoded
 
     def _next(self, worker: DecodeThread) -> list[int]:
-        """The numbers of the files that are next; none at the end. Waits for them."""
+        """Wait for the numbers of the next files and return them; none at the end."""
         while True:
             try:
                 found = os.read(self._from, NUMBER_NBYTES * _TOGETHER)

@@ -43,7 +43,7 @@ class LoaderJob:
     first: tuple[int, int]
 
     def written(self, files: Sequence[str]) -> int:
-        """The descriptor of a new memory file with this and the names of the files."""
+        """Write this and the names of the files to a new memory file; return its descriptor."""
         fields = asdict(replace(self, spec=replace(self.spec, preprocess=None)))
         preprocess = self.spec.preprocess
         fields["spec"]["preprocess"] = preprocess.fields() if preprocess else None
@@ -78,7 +78,7 @@ class Names(Sequence[str]):
 
 
 def read_job(descriptor: int) -> tuple[LoaderJob, Names]:
-    """What `written` wrote, for as long as this process runs."""
+    """Read what `written` wrote; it stays mapped as long as this process runs."""
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     length, count = (int.from_bytes(data[i * _HEAD : (i + 1) * _HEAD], _ORDER) for i in range(2))
     start = 2 * _HEAD + length
@@ -103,19 +103,19 @@ class LoaderEnded:
     seconds: Seconds
 
     def line(self) -> bytes:
-        """As it is sent."""
+        """Return the message as it is sent."""
         return _line(asdict(self))
 
 
 def slot_line(slot: Slot) -> bytes:
-    """A slot that is full, as it is sent. Names are left out: they are those of the files."""
+    """Return a full slot as it is sent, without names: they are those of the files."""
     rows = [(row.file, *row[3:]) for row in slot.rows]
     failures = [(failure.file, failure.problem) for failure in slot.failures]
     return _line([slot.number, slot.used, slot.needed, rows, failures, slot.ends])
 
 
 def read_line(line: bytes, ring: SharedBufferPool, files: Sequence[str]) -> Slot | LoaderEnded:
-    """What was sent."""
+    """Parse a message."""
     told: Any = json.loads(line)
     if isinstance(told, dict):
         return LoaderEnded(told["decoded"], told["threads"], Seconds(**told["seconds"]))
@@ -150,7 +150,7 @@ def start_child(module: str, descriptors: Sequence[int]) -> subprocess.Popen[byt
 
 
 def how_it_ended(status: int) -> str:
-    """What to say of a process that ended before its work did: "was ended by SIGKILL"."""
+    """Describe the exit status of a process that ended before its work did: "was ended by SIGKILL"."""
     if status >= 0:
         return f"ended with exit code {status}"
     try:

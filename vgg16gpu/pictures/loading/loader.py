@@ -27,15 +27,15 @@ class InOrder(Generic[T]):
         self._ends: dict[int, int] = {}
 
     def add(self, file: int, sample: int, value: T) -> None:
-        """A value; what lies before it may come later."""
+        """Add a value; values before it may come later."""
         self._values[file, sample] = value
 
     def end(self, file: int, samples: int) -> None:
-        """How many samples a file has."""
+        """Set the number of samples of a file."""
         self._ends[file] = samples
 
     def ready(self) -> list[T]:
-        """The values whose turn has come, each given out once."""
+        """Return the values whose turn has come, each once."""
         found: list[T] = []
         while True:
             if (value := self._values.pop((self.file, self._sample), None)) is not None:
@@ -117,7 +117,7 @@ class Loader:
             self._begin(1 if self._begins_alone else self._most)
 
     def has_loaded(self, wall: float) -> None:
-        """A thread has put a picture into its slot, in so many seconds. If it is alone and slow, all others begin."""
+        """Note that a thread loaded a picture in `wall` seconds. If it is alone and slow, all others begin."""
         if len(self._threads) < self._most and self._pace.is_slow(wall, is_waited_for=self._queue.empty()):
             with self._lock:
                 if not self._closed:
@@ -139,14 +139,14 @@ class Loader:
             yield item
 
     def has_row(self) -> bool:
-        """Whether there is a sample to compute: waits for the first, or for the end, or until all wait for answers."""
+        """Wait for the first sample, the end, or until all wait for answers; return whether there is a sample."""
         with self._lock:
             while self._has_row is None:
                 self._changed.wait()
             return self._has_row
 
     def answered(self, files: int) -> None:
-        """So many files, from the first on, have been given out: later ones may begin."""
+        """Note that the first `files` files have been given out: later ones may begin."""
         with self._lock:
             self._answered = files
             if self._waiting:
@@ -189,7 +189,7 @@ class Loader:
             self._leave()
 
     def _next(self, worker: DecodeThread) -> int | _Again | None:
-        """The number of the file that is next, or what is to be read again; None at the end.
+        """Return the number of the next file, or a piece to read again; None at the end.
 
         Waits while too many files are not answered.
         """
@@ -215,7 +215,7 @@ class Loader:
         return self._position - self._answered < self._window
 
     def wait_for_turn(self, worker: DecodeThread, index: int) -> None:
-        """Until every file before this one has its answers; what of them is to be read again is read meanwhile."""
+        """Wait until every file before this one has its answers; their pieces to read again are read meanwhile."""
         while True:
             self._wait(worker, lambda: self._answered == index or bool(self._again))
             with self._lock:
@@ -239,7 +239,7 @@ class Loader:
         worker.seconds.waiting += time.perf_counter() - start
 
     def _leave(self) -> None:
-        """One of those who fill slots is done."""
+        """Note that one of the threads or processes that fill slots is done."""
         self._alive -= 1
         self._tell_when_stuck()
         if not self._alive:
@@ -251,23 +251,23 @@ class Loader:
             self._tell_nothing_more()
 
     def _tell_nothing_more(self) -> None:
-        """Nothing more comes before what was given out is answered."""
+        """Notify the reader that nothing more comes before what was given out is answered."""
         self._decide(has_row=True)  # perhaps, among the files that are left
         self._queue.put(None)
 
     def _fail(self, error: BaseException) -> None:
-        """Have the reader raise this."""
+        """Queue an error, which the reader raises."""
         self._decide(has_row=True)  # so that it reads
         self._queue.put(error)
 
     def _decide(self, *, has_row: bool) -> None:
-        """Let `has_row` answer."""
+        """Set the answer of `has_row`."""
         with self._lock:
             self._has_row = has_row
             self._changed.notify_all()
 
     def submit(self, slot: Slot) -> None:
-        """A slot is filled."""
+        """Queue a full slot."""
         if slot.rows and not self._has_row:
             self._decide(has_row=True)
         self._queue.put(slot)

@@ -23,7 +23,7 @@ class Seconds:
     waiting: float = 0.0  # for a slot, or for answers to older files
 
     def add(self, other: Seconds) -> None:
-        """More of each."""
+        """Add other seconds, kind by kind."""
         self.reading += other.reading
         self.decoding += other.decoding
         self.waiting += other.waiting

@@ -175,7 +175,7 @@ class ProcessLoader(Loader):
             self._tell_when_over()
 
     def _next_again(self) -> tuple[int, frozenset[int]] | None:
-        """What is to be read once more; None when nothing more can be asked for."""
+        """Wait for a piece to read once more; None when no more can come."""
         with self._lock:
             while self._takes_back and not (self._again or self._closed or self._answered == len(self.files)):
                 self._changed.wait()
@@ -205,7 +205,7 @@ class ProcessLoader(Loader):
             os.close(deals)
 
     def _hear(self, child: subprocess.Popen[bytes], answers: int) -> None:
-        """What a process says, until it ends."""
+        """Receive a process's messages, until it ends."""
         ended: LoaderEnded | None = None
         try:
             with os.fdopen(answers, "rb") as lines:
@@ -235,7 +235,7 @@ class ProcessLoader(Loader):
             self._tell_when_over()
 
     def _tell_when_over(self) -> None:
-        """Tell the reader where all that was begun is there, and nothing more comes before it is answered."""
+        """Notify the reader: all started files arrived, and nothing more comes before they are answered."""
         if self._counts_here or self._again or self._heard < self._position:
             return
         if self._takes_back or self._position < len(self.files):
@@ -243,7 +243,7 @@ class ProcessLoader(Loader):
 
 
 def _death(status: int) -> str:
-    """What to say of a process that ended before its work did."""
+    """Return the message about a process that ended before its work did."""
     return (
         f"a process that decodes pictures {how_it_ended(status)}: a picture may be why, or too little memory. Rows "
         f"that are written stay, and --resume goes on; with --workers {THREADS_EACH} this process decodes by itself"

@@ -47,7 +47,7 @@ class SharedBufferPool(BufferPool):
                 self._write(number)
 
     def pin(self, pinned: Callable[[int], Bytes], *, takes_pictures: bool) -> None:
-        """Have a device know the memory: `pinned` gives it back. Slots may be full already."""
+        """Pin the memory on a device: `pinned` returns it. Slots may be full already."""
         del takes_pictures
         self._buffer = pinned(self.nbytes * self.count)
 
@@ -58,7 +58,7 @@ class SharedBufferPool(BufferPool):
         return self.slot(int.from_bytes(number, _ORDER))
 
     def slot(self, number: int) -> Slot:
-        """That slot, empty."""
+        """Return slot `number`, empty."""
         slot = self._slot(self._all[number * self.nbytes : (number + 1) * self.nbytes], is_pinned=True)
         slot.number = number
         return slot

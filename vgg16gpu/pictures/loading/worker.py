@@ -21,7 +21,7 @@ class Loading(Protocol):
 
     @property
     def listing(self) -> Listing:
-        """What the files are."""
+        """The files."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -29,24 +29,24 @@ class Loading(Protocol):
 
     @property
     def spec(self) -> InputSpec:
-        """What a sample is."""
+        """The form of a sample."""
 
     @property
     def ring(self) -> BufferPool:
-        """Where slots come from."""
+        """The pool of slots."""
 
     @property
     def first(self) -> tuple[int, int]:
         """The (file, sample) to begin with."""
 
     def submit(self, slot: Slot) -> None:
-        """A slot is filled."""
+        """Queue a full slot."""
 
     def has_loaded(self, wall: float) -> None:
-        """A thread has put a picture into its slot, in so many seconds."""
+        """Note that a thread loaded a picture in `wall` seconds."""
 
     def wait_for_turn(self, worker: DecodeThread, index: int) -> None:
-        """Until every file before this one has its answers."""
+        """Wait until every file before this one has its answers."""
 
 
 class _Reservation(NamedTuple):
@@ -67,7 +67,7 @@ class DecodeThread:
         self._slot: Slot | None = None
 
     def load(self, index: int) -> None:
-        """Everything of one file into slots."""
+        """Load all samples of one file into slots."""
         file = self._loader.files[index]
         if problem := self._loader.listing.problems.get(index):
             self._fail(index, 0, file, problem)
@@ -80,7 +80,7 @@ class DecodeThread:
             self.flush()  # somebody waits to see whether the inputs are any good at all
 
     def load_again(self, index: int, wanted: frozenset[int]) -> None:
-        """Some samples of a file into slots, once more; its end has been told."""
+        """Load some samples of a file into slots once more; its end has been told."""
         file = self._loader.files[index]
         if file not in self._loader.listing.numbers:
             self._load_picture(index, file)
@@ -101,7 +101,7 @@ class DecodeThread:
         return self._slot is not None and bool(self._slot.rows)
 
     def flush(self) -> None:
-        """Hand over what is in the slot."""
+        """Submit the slot, if there is anything in it."""
         if self._slot is not None and not self._slot.is_empty:
             self._loader.submit(self._slot)
             self._slot = None
@@ -124,7 +124,7 @@ class DecodeThread:
         self._current().ends.append((index, 1))
 
     def _read(self, index: int, file: str) -> tuple[bytes, _Reservation | None]:
-        """A file's bytes, and where in a slot they lie already, if the device may decode it."""
+        """Return a file's bytes, and where they lie in a slot already, if the device may decode it."""
         contents, slot = self._loader.listing.contents, self._slot
         if contents is not None:
             return contents[index], None
@@ -149,7 +149,7 @@ class DecodeThread:
         self._place(index, 0, file, decoder.fitted(data, file))
 
     def _place_file(self, index: int, file: str, data: bytes, place: _Reservation | None) -> bool:
-        """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
+        """Copy a file that the device may decode into a slot; False for another. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
         if (shape := decoder.file_shape(data)) is None:
             return False
@@ -207,7 +207,7 @@ class DecodeThread:
         return self._slot
 
     def _with_room(self, element_type: str, nbytes: int, needed: int | None = None) -> Slot:
-        """A slot for one more row, which takes `needed` bytes on the device, as many as here unless that is said."""
+        """Return a slot for one more row of `needed` bytes on the device (default: `nbytes`, aligned)."""
         slot = self._current()
         needed = aligned(nbytes) if needed is None else needed
         if slot.rows and (slot.element_type != element_type or not slot.has_room(nbytes, needed)):

@@ -42,7 +42,7 @@ class Candidate:
     setup_s: float | None = None  # from nothing to the first run: handle, descriptors, heuristics and this plan alone
 
     def repeated(self, times: int) -> Callable[[], None]:
-        """What enqueues it so many times in a row."""
+        """Return a function that enqueues it `times` times in a row."""
         run = self.run
         assert run is not None
 
@@ -58,13 +58,13 @@ class Session(Protocol):
 
     @property
     def candidates(self) -> Sequence[Candidate]:
-        """Everything that the library offers."""
+        """All candidates that the library offers."""
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
 
     def again(self, name: str) -> Session:
-        """A handle, weights and y of its own for the same problem and the same x: the plan `name` alone.
+        """Return a session with its own handle, weights and y for the same problem and x: the plan `name` alone.
 
         Close it before this one. Raises DeviceError without memory.
         """
@@ -73,10 +73,10 @@ class Session(Protocol):
         """Enqueue that y becomes zero."""
 
     def y(self) -> Array:
-        """The result, (N, outputs, rows, columns), on the host."""
+        """Return the result, (N, outputs, rows, columns), on the host."""
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
 
     def __enter__(self) -> Self: ...
 
@@ -95,11 +95,11 @@ class Way(Protocol):
 
 
 def told(error: BaseException) -> str:
-    """What a library says went wrong, on one line of bounded length."""
+    """Return a library's error message, on one line of bounded length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
 
 
 def too_large(nbytes: int, most: int) -> str:
-    """Why a plan is not run, or "": its workspace."""
+    """Return why a plan is not run, or "": its workspace."""
     return f"workspace of {nbytes / 1e6:.0f} MB, at most {most / 1e6:.0f} MB" if nbytes > most else ""

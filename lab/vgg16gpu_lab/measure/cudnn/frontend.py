@@ -108,7 +108,7 @@ class FrontendSession:
             raise
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
         work = candidate.repeated(times)
         try:
             captured = self._foreign.capture(work)
@@ -118,7 +118,7 @@ class FrontendSession:
         return captured, True
 
     def again(self, name: str) -> FrontendSession:
-        """A handle, weights and y of its own for the same problem and the same x: the plan `name` alone."""
+        """Return a session with its own handle, weights and y for the same problem and x: the plan `name` alone."""
         own = self._cudnn, self._device, self._foreign, self._problem, self._inputs, self._order, self._request
         return FrontendSession(*own, beside=self, only=name)
 
@@ -127,7 +127,7 @@ class FrontendSession:
         self._device.zero(self._places[2], 4 * int(np.prod(self._problem.y_shape)))
 
     def y(self) -> Array:
-        """The result, (N, outputs, rows, columns), on the host."""
+        """Return the result, (N, outputs, rows, columns), on the host."""
         layout = LAYOUTS[self._order]
         found = room(self._problem.y_shape, layout)
         self._device.copy_out(found, self._places[2])
@@ -135,7 +135,7 @@ class FrontendSession:
         return channels_first(found, layout)
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Free everything. Safe to call twice."""
         with suppress(Error):  # of a device beyond use, which somebody is about to report
             for captured in self._captured:
                 captured.close()
@@ -154,7 +154,7 @@ class FrontendSession:
         self.close()
 
     def _describe(self) -> tuple[Any, tuple[Any, ...], float, str]:
-        """Graph, tensors (x, weights, y), seconds of handle, graph and heuristics, and why there are no plans."""
+        """Return graph, tensors (x, weights, y), seconds of handle, graph and heuristics; and why there is no plan."""
         start = time.perf_counter()
         self._handle = self._cudnn.create_handle()
         self._cudnn.set_stream(handle=self._handle, stream=self._foreign.stream)
@@ -171,7 +171,7 @@ class FrontendSession:
         return graph, tensors, time.perf_counter() - start, ""
 
     def _build(self) -> Iterator[Candidate]:
-        """Every plan, those that two heuristics name once."""
+        """Yield every plan, those that two heuristics name once."""
         seen: set[str] = set()
         for index in range(self._graph.get_execution_plan_count()):
             name = self._graph.get_plan_name_at_index(index)
@@ -209,7 +209,7 @@ class FrontendSession:
 
 
 def convolution_graph(cudnn: Any, handle: Any, problem: Problem, order: Order) -> tuple[Any, tuple[Any, Any, Any]]:
-    """A graph that computes a problem in float32, and its tensors x, weights and y."""
+    """Return a graph that computes a problem in float32, and its tensors x, weights and y."""
     kind = cudnn.data_type.FLOAT
     graph = cudnn.pygraph(handle=handle, io_data_type=kind, intermediate_data_type=kind, compute_data_type=kind)
     x, weight = (
@@ -230,7 +230,7 @@ def convolution_graph(cudnn: Any, handle: Any, problem: Problem, order: Order) -
 
 
 def strides(shape: tuple[int, int, int, int], order: Order) -> tuple[int, int, int, int]:
-    """Elements from one (n, c, h, w) to the next along each dimension."""
+    """Return the elements from one (n, c, h, w) to the next along each dimension."""
     _, channels, rows, columns = shape
     if order == "NCHW":
         return channels * rows * columns, rows * columns, columns, 1

@@ -106,7 +106,7 @@ class LibraryResult:
 def measure_cudnn(
     device: Device, reference: Reference, effort: Effort, flush: Flush | None, *, tf32: bool = False
 ) -> LibraryResult:
-    """Every plan in both orders. `flush` None: no cold caches.
+    """Measure every plan in both orders. `flush` None: no cold caches.
 
     Raises MissingLibraryError, naming what is missing; DeviceError without memory; KernelError if a plan has left the
     device beyond use.
@@ -123,7 +123,7 @@ def measure_cudnn(
 
 
 def open_way(device: Device) -> tuple[Way, tuple[str, ...]]:
-    """The first way that there is, and why those before it are not. Raises MissingLibraryError without any."""
+    """Return the first available way, and why those before it are missing. Raises MissingLibraryError without any."""
     if device.foreign is None:
         raise MissingLibraryError("cuDNN needs an NVIDIA GPU")
     reasons: list[str] = []
@@ -146,7 +146,7 @@ class Trier:
     tolerance: float
 
     def plans(self, session: Session, order: Order) -> list[Plan]:
-        """All of a session: the fastest measured in full."""
+        """Return all plans of a session: the fastest measured in full."""
         found = list(self._tried(session, order))
         timed = [(plan.median_s, index) for index, (plan, _) in enumerate(found) if plan.median_s is not None]
         plans = [plan for plan, _ in found]

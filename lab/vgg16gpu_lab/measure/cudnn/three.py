@@ -20,7 +20,7 @@ _ORDER: Final[Order] = "NCHW"  # as theirs
 
 
 def measure_three(device: Device, reference: Reference, effort: Effort, flush: Flush | None) -> LibraryResult:
-    """The best plan of one call, called by three sessions one after the other: one time, of all of them.
+    """Measure the best plan of one call, called by three sessions one after the other: one time, of all of them.
 
     Raises as `measure_cudnn` does.
     """
@@ -46,11 +46,11 @@ class Together:
         self.candidates = [_one_after_the_other([each for one in sessions for each in one.candidates])]
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """As the first session's: what enqueues the candidate so many times, and whether that is one CUDA graph."""
+        """Return the first session's function that enqueues the candidate, and whether it is one CUDA graph."""
         return self._sessions[0].bound(candidate, times)
 
     def again(self, name: str) -> Session:
-        """Of the first."""
+        """Return `again` of the first session."""
         return self._sessions[0].again(name)
 
     def clear(self) -> None:
@@ -59,11 +59,11 @@ class Together:
             session.clear()
 
     def y(self) -> Array:
-        """The worst of the results."""
+        """Return the worst of the results."""
         return max((session.y() for session in self._sessions), key=self._badness)
 
     def close(self) -> None:
-        """Nothing is its own."""
+        """Do nothing: the sessions are closed by their owner."""
 
     def _badness(self, y: Array) -> float:
         error = self._reference.error(y)
@@ -77,7 +77,7 @@ class Together:
 
 
 def _one_after_the_other(candidates: Sequence[Candidate]) -> Candidate:
-    """What enqueues all of them; why not, where one of them cannot be run."""
+    """Return a candidate that enqueues all of them; why not, where one of them cannot be run."""
     runs = [each.run for each in candidates if each.run is not None]
     reason = next((each.reason for each in candidates if each.run is None), "")
 

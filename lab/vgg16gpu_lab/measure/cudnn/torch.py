@@ -77,7 +77,7 @@ class TorchSession:
             raise
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
-        """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
+        """Return what enqueues the candidate `times` times, and whether it is a CUDA graph; valid as the session is."""
         work = candidate.repeated(times)
         graph = self._torch.cuda.CUDAGraph()
 
@@ -94,7 +94,7 @@ class TorchSession:
         return replay, True
 
     def again(self, name: str) -> TorchSession:  # noqa: ARG002 - torch chooses again
-        """Weights and y of its own for the same problem and the same x; torch's handle is one."""
+        """Return a session with its own weights and y for the same problem and x; torch's handle is one."""
         own = self._torch, self._device, self._foreign, self._problem, self._inputs, self._order, self._request
         return TorchSession(*own, beside=self)
 
@@ -104,7 +104,7 @@ class TorchSession:
             self._out.zero_()
 
     def y(self) -> Array:
-        """The result, (N, outputs, rows, columns), on the host."""
+        """Return the result, (N, outputs, rows, columns), on the host."""
         with self._current():
             found: Array = np.ascontiguousarray(self._out.cpu().numpy())
         return found

@@ -35,7 +35,7 @@ _PLACE: Final = re.compile(r"([^/\s:]+\.cuh?):(\d+)")
 
 
 def dry_run(folder: Path, device: str, variant: Variant, cases: Sequence[Case]) -> list[Measurement | None]:
-    """What is wrong with a variant of the folder in each case, None where nothing is known against it.
+    """Return what is wrong with a variant of the folder in each case, None where nothing is known against it.
 
     On `device` ("cpu", "cuda:N"), then on the CPU, then under the address sanitizer there: each has what passed before.
     Where the last two cannot be had that is logged.
@@ -112,7 +112,7 @@ class _TriedCases:
             return done, [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
 
     def _hear(self, number: int, found: Measurement | None) -> None:
-        """What the process itself says of a case."""
+        """Note the process's own verdict on a case."""
         if found and found.status is Status.FAILED and self._stage.is_optional:
             self._note(found.reason)  # it does not compile there, or cannot be launched
             found = None
@@ -124,7 +124,7 @@ class _TriedCases:
             self.found[number] = found
 
     def _blame(self, done: subprocess.CompletedProcess[str], number: int, where: str) -> None:
-        """The case that was under way when the process ended."""
+        """Blame the case that was under way when the process ended."""
         if done.returncode != -signal.SIGALRM:
             what = _told(done.stderr) if self._stage.is_sanitized else _ended(done.returncode)
             self._settle(number, Measurement(Status.FAILED, f"{where}{what}"))
@@ -143,7 +143,7 @@ class _TriedCases:
             self._settle(number, Measurement(Status.FAILED, words.format(reason)))
 
     def _note(self, reason: str) -> None:
-        """Once, that something was not tried."""
+        """Log once that something was not tried."""
         if reason not in self._noted:
             _log.warning("%s was not tried %s: %s", self._task.variant, self._stage, reason)
         self._noted.add(reason)
@@ -161,7 +161,7 @@ def _ended(code: int) -> str:
 
 
 def _told(report: str) -> str:
-    """What a sanitizer's report says, on a line."""
+    """Sum up a sanitizer's report on a line."""
     access, undefined, place = (pattern.search(report) for pattern in (_ACCESS, _UNDEFINED, _PLACE))
     if access:
         what = f"{'reads' if access[1] == 'READ' else 'writes'} {access[2]} bytes outside of its arrays"

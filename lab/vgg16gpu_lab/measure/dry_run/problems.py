@@ -20,9 +20,9 @@ _MOST_CHANNELS: Final = 16  # of the image and of the output, but for the tiny o
 
 
 def small_problems(variant: Variant, asked: Problem, parameters: Parameters, facts: DeviceFacts) -> list[Problem]:
-    """Those that the variant takes: small ones, else a larger one, else the one asked for; none if it refuses that.
+    """Return the problems that the variant takes: small ones, else a larger one, else the one asked for.
 
-    Window, stride and padding are as asked. Raises what the Python side of the variant does.
+    Window, stride and padding are as asked. None if it refuses that. Raises what the Python side of the variant does.
     """
 
     def takes(problem: Problem) -> bool:
@@ -50,13 +50,13 @@ def _small(asked: Problem) -> list[Problem]:
 
 
 def _output(problem: Problem, rows: int, columns: int) -> Problem:
-    """With an output of this size, and rows of the image that no window reaches where the stride leaves such."""
+    """Return a problem with an output of this size, and image rows that no window reaches if the stride allows."""
     beside = problem.kernel - 2 * problem.padding
     height, width = ((count - 1) * problem.stride + beside for count in (rows, columns))
     return _image(problem, height + problem.stride - 1, width)
 
 
 def _image(problem: Problem, height: int, width: int) -> Problem:
-    """With an image of this size, or one in which a window has room."""
+    """Return a problem with an image of this size, or one in which a window has room."""
     least = max(1, problem.kernel - 2 * problem.padding)
     return replace(problem, height=max(height, least), width=max(width, least))

@@ -76,7 +76,7 @@ class Way:
 
 
 def ways(task: Task) -> list[Way]:
-    """How often each problem is run, and where. Raises DeviceError."""
+    """Return how often each problem is run, and where. Raises DeviceError."""
     device, _ = open_device(task.device)
     if task.sanitized:
         return [Way(device, 0xFF, ", shared memory full of NaN")]
@@ -98,7 +98,7 @@ class CaseRunner:
         self._known: dict[object, Measurement | None] = {}  # cases may be tried on the same problems
 
     def run(self) -> None:
-        """All cases, until one breaks the device."""
+        """Run all cases, until one breaks the device."""
         for number, fields, given in self._task.cases:
             self._watch()
             self._tell("begin", number)
@@ -109,7 +109,7 @@ class CaseRunner:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _case(self, number: int, asked: Problem, given: Parameters) -> tuple[Measurement | None, bool]:
-        """What is wrong, and whether the device is beyond use."""
+        """Return what is wrong, and whether the device is beyond use."""
         where = ""
         try:
             parameters = self._variant.with_defaults(given)

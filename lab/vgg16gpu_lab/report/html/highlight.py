@@ -24,7 +24,7 @@ _TOKEN: Final = re.compile(
 
 
 def highlight(source: str) -> Html:
-    """The text as it is, in spans of the classes c, s, d and k."""
+    """Return the text as it is, in spans of the classes c, s, d and k."""
     parts: list[str] = []
     end = 0
     for token in _TOKEN.finditer(source):

@@ -18,7 +18,7 @@ class Html(str):
 
 
 def element(tag: str, *children: object, **attributes: object) -> Html:
-    """An element. None is no child; None and False are no attribute; `text_anchor` is text-anchor, `class_` class."""
+    """Return an element. None is no child; None, False no attribute; `text_anchor` is text-anchor, `class_` class."""
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
     told = "".join(_attribute(name, value) for name, value in named.items())
     if tag in _VOID:
@@ -27,12 +27,12 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 
 def joined(parts: Iterable[object]) -> Html:
-    """One after the other."""
+    """Join parts, escaping those that are not Html."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts if part is not None))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> Html:
-    """A table that scrolls by itself where it is wider than the page; the columns named in `right` hold numbers."""
+    """Return a table that scrolls where it is wider than the page; the columns named in `right` hold numbers."""
     kinds = ["n" if column in right else None for column in columns]
     head = [element("th", column, class_=kind, scope="col") for column, kind in zip(columns, kinds, strict=True)]
     body = [
@@ -44,27 +44,27 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Colle
 
 
 def wide(*children: object) -> Html:
-    """What may be wider than the page: it gets a scroll bar of its own."""
+    """Return an element that may be wider than the page, with a scroll bar of its own."""
     return element("div", *children, class_="wide", tabindex="0")
 
 
 def fold(summary: object, *children: object, is_open: bool = False, anchor: str | None = None) -> Html:
-    """Hidden until it is asked for; a link to its `anchor` opens it."""
+    """Return an element that is hidden until it is asked for; a link to its `anchor` opens it."""
     return element("details", element("summary", summary), *children, open=is_open, id=anchor)
 
 
 def paragraph(*children: object) -> Html:
-    """A paragraph."""
+    """Return a paragraph."""
     return element("p", *children)
 
 
 def missing(what: str, command: str) -> Html:
-    """The line in the place of a record that there is not."""
+    """Return the line in the place of a missing record."""
     return element("p", f"No record of {what} yet: ", element("code", command), " makes it.", class_="missing")
 
 
 def number(value: float | None) -> str:
-    """Three significant digits without an exponent, but for very small numbers; a dash for None."""
+    """Format three significant digits without an exponent, but for very small numbers; a dash for None."""
     if value is None:
         return NONE
     if value == 0 or abs(value) >= 100:
@@ -73,7 +73,7 @@ def number(value: float | None) -> str:
 
 
 def error(value: float | None) -> str:
-    """Two digits and an exponent; a dash for None."""
+    """Format two digits and an exponent; a dash for None."""
     return NONE if value is None else f"{value:.1e}"
 
 

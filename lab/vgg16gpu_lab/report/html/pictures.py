@@ -19,7 +19,7 @@ _TYPES: Final = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def picture(alt: str, beside: Iterable[Path], draw: Callable[[], Any], caption: str = "") -> Html:
-    """The first of the files `beside` that there is (.svg, .png), else what `draw` returns, a matplotlib figure."""
+    """Show the first existing file of `beside` (.svg, .png), else what `draw` returns, a matplotlib figure."""
     for path in beside:
         if path.is_file():
             return _figure(alt, _read(path), _TYPES[path.suffix], caption)
@@ -29,7 +29,7 @@ def picture(alt: str, beside: Iterable[Path], draw: Callable[[], Any], caption: 
 
 
 def files(folder: Path, name: str) -> list[Path]:
-    """Where a recorded picture may lie: SVG first, which is sharp at every size."""
+    """Return where a recorded picture may lie: SVG first, which is sharp at every size."""
     return [folder / f"{name}{suffix}" for suffix in _TYPES]
 
 

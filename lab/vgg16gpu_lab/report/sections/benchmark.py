@@ -30,43 +30,43 @@ WHAT = "a benchmark"
 
 
 def command(results: Results) -> str:
-    """What makes one."""
+    """Return the command that makes a record."""
     return f"vgg16gpu bench --output {results.folder / 'bench.json'}"
 
 
 def benchmarks(results: Results) -> Html:
-    """A part for every record."""
+    """Return a part for every record."""
     found = each(results.records(Kind.BENCHMARK), _benchmark)
     return joined(found) if found else missing(WHAT, command(results))
 
 
 def rooflines(results: Results) -> Html:
-    """A part for every record: a chart and a table for each precision and batch size."""
+    """Return a part for every record: a chart and a table for each precision and batch size."""
     found = each(results.records(Kind.BENCHMARK), _rooflines)
     return joined(found) if found else missing(f"{WHAT}'s steps", command(results))
 
 
 def described(content: Content) -> str:
-    """Model, input and device."""
+    """Return model, input and device."""
     shape = "x".join(map(str, content["model"]["input_shape"]))
     kind = " (a CPU)" if content["device"]["kind"] == "cpu" else ""
     return f"{Path(content['model']['path']).name}, input {shape}, on {content['device']['name']}{kind}"
 
 
 def origin(environment: Content) -> str:
-    """When and of what a record was made."""
+    """Return when and of what a record was made."""
     commit, versions = commit_of(environment), environment["versions"]
     at = f" at commit {commit}" if commit else ""
     return f"Measured {environment['date'][:10]}{at} with vgg16gpu {versions['vgg16gpu']}."
 
 
 def commit_of(environment: Content) -> str:
-    """Ten digits of it; "" for what an installed package has measured."""
+    """Return ten digits of the commit; "" for what an installed package has measured."""
     return str((environment["commit"] or {}).get("hash") or "")[:10]
 
 
 def _method(content: Content) -> Method:
-    """Of the numbers to quote: on a CPU there is nothing to copy."""
+    """Return the method of the numbers to quote: on a CPU there is nothing to copy."""
     return Method.BACK_TO_BACK if content["device"]["kind"] == "cuda" else Method.HOST_TO_HOST
 
 
@@ -146,7 +146,7 @@ def _errors(content: Content) -> str:
 
 
 def _absent(content: Content) -> Html | None:
-    """Who has no number, and why; None where nobody is missing."""
+    """Return a table of contenders without a number, and why; None where none is missing."""
     if not content["absent"]:
         return None
     rows = [

@@ -19,7 +19,7 @@ _CLASSES = {Verdict.HOLDS: "good", Verdict.DOES_NOT: "bad", Verdict.CANNOT_TELL:
 
 
 def claims(results: Results) -> Html:
-    """A table for every folder that the lab has written to; without one the published tables are judged alone."""
+    """Return a table for every folder of the lab; without one the published tables are judged alone."""
     climbed = results.records(Kind.LADDER)
     folders = (list(filter(_has_claims, folder)) for folder in results.lab_folders())
     found = [_of_folder(experiments, climbed) for experiments in folders if experiments]
@@ -44,7 +44,7 @@ def _of_folder(experiments: Sequence[Record], climbed: Sequence[Record]) -> Html
 
 
 def _ladder_of(experiments: Sequence[Path], climbed: Sequence[Record]) -> list[Path]:
-    """Those beside the experiments; else one of the same device, at the published size if there are several."""
+    """Return the ladders beside the experiments; else one of the same device, preferably at the published size."""
     if beside := [record.path for record in climbed if record.path.parent == experiments[0].parent]:
         return beside
     devices = {record.device for record in read_files(experiments)}
@@ -108,10 +108,10 @@ def _table(found: Sequence[Content]) -> Html:
 
 
 def _share(holds: int, cases: int) -> str:
-    """Of the cases that count; nothing where none does."""
+    """Return the share of the cases that count; nothing where none does."""
     return f"{holds}/{cases}" if cases else ""
 
 
 def _cell(verdict: str, figure: str) -> Html:
-    """The verdict in its colour, and its figure."""
+    """Return the verdict in its colour, and its figure."""
     return joined([element("span", verdict, class_=_CLASSES[Verdict(verdict)]), f": {figure}"])

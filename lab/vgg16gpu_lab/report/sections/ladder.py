@@ -14,7 +14,7 @@ from vgg16gpu_lab.report.sections.links import to_source
 
 
 def ladder(results: Results) -> Html:
-    """A part for every record."""
+    """Return a part for every record."""
     found = each(results.records(Kind.LADDER), _ladder)
     command = f"vgg16gpu ladder --output {results.folder / 'ladder.json'}"
     return joined(found) if found else missing("the ladder", command)

@@ -13,7 +13,7 @@ from vgg16gpu_lab.report.sections.links import to_kernel, to_source, to_variant
 
 
 def learning(results: Results) -> Html:
-    """All of it; lines in the place of records that there are not."""
+    """Return all of it; lines in the place of missing records."""
     lab = results.folder / "lab"
     taken = each(results.records(Kind.USAGE), _usage)
     profiles = each(results.records(Kind.PROFILE), _profile)
@@ -34,7 +34,7 @@ def _lesson(lesson: Lesson) -> Html:
 
 
 def _usage(record: Record) -> Html:
-    """What each kernel takes, on one card or as one compiler says."""
+    """Return the resources of each kernel, on one card or as one compiler says."""
     content = record.content
     where = content["card"] or f"Compute capability {'.'.join(map(str, content['capability']))}, without a card"
     numbers = ["registers", "shared memory (B)", "blocks", "occupancy (%)"]
@@ -55,7 +55,7 @@ def _usage(record: Record) -> Html:
 
 
 def _profile(record: Record) -> Html:
-    """The ten readings of each kernel of a variant."""
+    """Return the ten readings of each kernel of a variant."""
     content, parts = record.content, []
     for launch in content["kernels"]:
         found = Profile(launch["kernel"], launch["grid"], launch["block"], launch["values"])

@@ -15,18 +15,18 @@ _KERNEL: Final = re.compile(r"\b__global__\b[^;{]*?\b(?!__)(\w+)\s*\(")
 
 
 def anchor(source: str) -> str:
-    """The id of a source's place on the page."""
+    """Return the id of a source's place on the page."""
     return f"source-{source.replace('/', '-')}"
 
 
 def to_source(source: str, shown: str | None = None) -> object:
-    """A link to a source by its name; the text alone where the package has no such file (somebody's own kernel)."""
+    """Return a link to a source by its name; the text alone where the package has no such file (a user's kernel)."""
     text = source if shown is None else shown
     return _link(source, text) if source in _names() else text
 
 
 def to_kernel(kernel: str) -> Html:
-    """The same by a kernel's name, with or without its parameters: `conv_wgmma<1,0,128>`."""
+    """Return a link by a kernel's name, with or without its parameters: `conv_wgmma<1,0,128>`."""
     source = _kernels().get(kernel.partition("<")[0])
     first, *more = kernel.split(",")
     shown = joined([first, *(joined([",", element("wbr"), part]) for part in more)])  # a line may end at a comma
@@ -34,7 +34,7 @@ def to_kernel(kernel: str) -> Html:
 
 
 def to_variant(variant: str, shown: str) -> object:
-    """The same by the name of one of the lab's variants."""
+    """Return a link by the name of one of the lab's variants."""
     source = _variants().get(variant)
     return to_source(source, shown) if source else shown
 
@@ -50,7 +50,7 @@ def _names() -> frozenset[str]:
 
 @cache
 def _kernels() -> dict[str, str]:
-    """The source of each kernel; of two of a name the engine's."""
+    """Return the source of each kernel; of two of a name the engine's."""
     own = [*own_sources(), *files(".cu")]
     sources = (source_name(path) for path in reversed(own))
     return {name: source for source in sources for name in _KERNEL.findall(read_source(source))}

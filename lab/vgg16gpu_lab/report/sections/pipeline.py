@@ -13,7 +13,7 @@ from vgg16gpu_lab.report.sections.benchmark import described, origin
 
 
 def pipelines(results: Results) -> Html:
-    """A part for every record."""
+    """Return a part for every record."""
     found = each(results.records(Kind.PIPELINE), _pipeline)
     made = f"python -m testbench.pipeline MODEL --pictures DIR --output {results.folder / 'pipeline.json'}"
     return joined(found) if found else missing("the road from a folder to rows", made)
@@ -87,7 +87,7 @@ def _stage_rows(content: Content) -> Iterator[list[object]]:
 
 
 def _memory(content: Content) -> Html | None:
-    """None where it was not asked for."""
+    """Return a table of memory; None where it was not asked for."""
     if not content["memory"]:
         return None
     right = ["pictures", "memory at most (MB)", "of it names (MB)"]
@@ -99,7 +99,7 @@ def _memory(content: Content) -> Html | None:
 
 
 def _absent(content: Content) -> Html | None:
-    """Who has no number, and why; None where nobody is missing."""
+    """Return a table of contenders without a number, and why; None where none is missing."""
     if not content["absent"]:
         return None
     rows = [[absent["name"], absent["precision"] or "all", absent["reason"]] for absent in content["absent"]]

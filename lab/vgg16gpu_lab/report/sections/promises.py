@@ -14,7 +14,7 @@ _CELLS = Callable[[Record], Sequence[object]]
 
 
 def conformance(results: Results) -> Html:
-    """ONNX's suite: counts, and a table op by op for every record."""
+    """Return ONNX's suite: counts, and a table op by op for every record."""
     records = results.records(Kind.CONFORMANCE)
     command = f"python -m tests.conformance.suite --output {results.folder / 'conformance.json'}"
     if not records:
@@ -25,7 +25,7 @@ def conformance(results: Results) -> Html:
 
 
 def promises(results: Results) -> Html:
-    """A table for every kind of check."""
+    """Return a table for every kind of check."""
     folder = results.folder
     return joined(
         [
@@ -74,7 +74,7 @@ _BAD_VERDICTS = ("crash", "hang", "read outside of the folder", "wrong answer")
 
 
 def _part(title: str, records: Sequence[Record], form: tuple[Sequence[str], _CELLS], command: str) -> Html:
-    """A heading and a row for every record."""
+    """Return a heading and a row for every record."""
     head, cells = form
     if not records:
         return joined([element("h3", title), missing(f"{title.lower()} here", command)])
@@ -144,9 +144,9 @@ def _scores_row(record: Record) -> list[object]:
 
 
 def _remark(content: Content) -> str:
-    """What the scores are to be read with; of int8, whose worst error has no bound, what its mean is held to.
+    """Return what the scores are to be read with; of int8, without a bound of the worst error, that of the mean.
 
-    And whether somebody has replaced the bound.
+    And whether the user has replaced the bound.
     """
     quantised = content.get("quantised")
     held = f"mean error {quantised['ratio']:.3f} of onnxruntime's int8" if quantised else ""

@@ -47,14 +47,14 @@ class Roof:
 
 
 def roof_of(ceilings: dict[str, Any], precision: str) -> Roof:
-    """The ceilings of a benchmark in a precision."""
+    """Return the ceilings of a benchmark in a precision."""
     tensor = ceilings.get("tensor_flop_per_s", {}).get(precision)
     ffma = ceilings["flop_per_s"] if precision == "fp32" or not tensor else None
     return Roof(ceilings["bytes_per_s"], ffma, tensor, "OP" if precision == "int8" else "FLOP")
 
 
 def dots_of(layers: Sequence[dict[str, Any]]) -> list[Dot]:
-    """The steps that compute something, numbered as in the table of all steps."""
+    """Return the steps that compute something, numbered as in the table of all steps."""
     return [
         Dot(place, layer["label"], layer["flop"] / layer["nbytes"], layer["flop_per_s"])
         for place, layer in enumerate(layers)
@@ -63,7 +63,7 @@ def dots_of(layers: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def draw(dots: Sequence[Dot], roof: Roof, title: str) -> Html:
-    """The chart; on both axes the scale is logarithmic."""
+    """Draw the chart; on both axes the scale is logarithmic."""
     axes = _Axes.around(dots, roof)
     unit, per = (f"T{roof.unit}/s", 1e12) if roof.top >= 1e12 else (f"G{roof.unit}/s", 1e9)
     return element(
@@ -89,18 +89,18 @@ class _Axes:
 
     @staticmethod
     def around(dots: Sequence[Dot], roof: Roof) -> _Axes:
-        """So that all dots and the ridge are inside."""
+        """Return axes with all dots and the ridge inside."""
         ridge = roof.top / roof.bytes_per_s
         x = [*(dot.intensity for dot in dots), ridge]
         y = [*(dot.flop_per_s for dot in dots), roof.top]
         return _Axes(math.log10(min(x) / 2), math.log10(max(x) * 2), math.log10(min(y) / 2), math.log10(max(y) * 2))
 
     def x(self, intensity: float) -> float:
-        """In units of the picture."""
+        """Return the place in units of the picture."""
         return _LEFT + (_RIGHT - _LEFT) * (math.log10(intensity) - self.left) / (self.right - self.left)
 
     def y(self, flop_per_s: float) -> float:
-        """In units of the picture, downwards."""
+        """Return the place in units of the picture, downwards."""
         return _BOTTOM - (_BOTTOM - _TOP) * (math.log10(flop_per_s) - self.bottom) / (self.top - self.bottom)
 
 
@@ -120,14 +120,14 @@ def _grid(axes: _Axes, unit: str, per: float, operation: str) -> Iterator[Html]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, and twice and five times that where there is room."""
+    """Return powers of ten, and twice and five times that where there is room."""
     steps = (1, 2, 5) if high - low < 3.2 else (1,)
     found = (step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps)
     return [value for value in found if low <= math.log10(value) <= high]
 
 
 def _bounds(axes: _Axes, roof: Roof, unit: str, per: float) -> Iterator[Html]:
-    """The roofs, and what they are."""
+    """Yield the roofs, and what they are."""
     start = max(10**axes.left, 10**axes.bottom / roof.bytes_per_s)
     begin = axes.x(start), axes.y(start * roof.bytes_per_s)
     rates = [(rate, style, name) for rate, style, name in _rates(roof) if rate]
@@ -143,7 +143,7 @@ def _rates(roof: Roof) -> tuple[tuple[float | None, str, str], ...]:
 
 
 def _end(axes: _Axes, roof: Roof, rate: float) -> tuple[float, float]:
-    """Where a rate's roof meets that of memory."""
+    """Return where a rate's roof meets that of memory."""
     return axes.x(rate / roof.bytes_per_s), axes.y(rate)
 
 
@@ -165,7 +165,7 @@ def _mark(axes: _Axes, dot: Dot, unit: str, per: float, operation: str) -> Html:
 
 
 def _numbers(axes: _Axes, dots: Sequence[Dot]) -> Iterator[Html]:
-    """Each beside its dot where there is room, else a little further off with a line to it."""
+    """Yield each number beside its dot where there is room, else a little further off with a line to it."""
     places = [(axes.x(dot.intensity), axes.y(dot.flop_per_s)) for dot in dots]
     taken: list[Box] = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in places]
     for dot, (x, y) in zip(dots, places, strict=True):
@@ -179,7 +179,7 @@ def _numbers(axes: _Axes, dots: Sequence[Dot]) -> Iterator[Html]:
 
 
 def _free(x: float, y: float, width: float, taken: Sequence[Box]) -> tuple[float, Box]:
-    """The nearest box about a dot that overlaps nothing, and how far away it is; the farthest if there is none."""
+    """Return the nearest free box about a dot, and how far away it is; the farthest if there is none."""
     for distance, angle in _AROUND:
         middle = x + distance * math.cos(math.radians(angle)), y - distance * math.sin(math.radians(angle))
         box = middle[0] - width / 2, middle[1] - _LINE / 2, middle[0] + width / 2, middle[1] + _LINE / 2

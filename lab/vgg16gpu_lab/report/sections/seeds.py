@@ -20,7 +20,7 @@ from vgg16gpu_lab.report.sections.links import to_variant
 
 
 def seeds(results: Results) -> Html:
-    """A part for every experiment of every folder that the lab has written to."""
+    """Return a part for every experiment of every folder that the lab has written to."""
     parts: list[Html] = []
     seen: set[str] = set()
     for found in results.lab_folders():
@@ -34,7 +34,7 @@ def seeds(results: Results) -> Html:
 
 
 def device_of(content: Content) -> str:
-    """Where a record was measured."""
+    """Return where a record was measured."""
     device = content["environment"]["device"]
     return f"{device['name']}{' (times of a CPU)' if device['kind'] == 'cpu' else ''}"
 

@@ -42,7 +42,7 @@ class Group:
 
 
 def groups() -> tuple[Group, ...]:
-    """Every file, once."""
+    """Return every file, once."""
     lab = _in_order((variant.source for variant in variants()), "lab")
     ladder = _in_order((rung.source for rung in RUNGS), "ladder")
     main = _in_order(("common.cuh", *READING), "")
@@ -59,7 +59,7 @@ def groups() -> tuple[Group, ...]:
 
 
 def sources(results: Results) -> Html:
-    """A fold for every file: what its head says, then the code; pictures and what kernels take before the lab's."""
+    """Return a fold for every file: its head's lesson, then the code; pictures and resources before the lab's."""
     plain, lab, *others = groups()
     return joined([_group(plain), _group(lab, learning(results)), *map(_group, others)])
 
@@ -81,13 +81,13 @@ def _file(name: str) -> Html:
 
 
 def _lesson(head: str) -> str:
-    """What the head says that a file teaches or is for; "" where it does not."""
+    """Return what the head says that a file teaches or is for; "" where it does not."""
     found = _LESSON.search(head)
     return " ".join(found.group(1).replace("//", " ").split()) if found else ""
 
 
 def _in_order(wanted: Iterable[str], room: str) -> tuple[str, ...]:
-    """The files whose names begin with a room's, "" for those without: those wanted, then the others.
+    """Return the files whose names begin with a folder's, "" for those without: those wanted, then the others.
 
     A header that is not asked for comes before the first file that includes it.
     """

@@ -9,7 +9,7 @@ _FEW = 8  # records that are listed openly
 
 
 def which(results: Results) -> Html:
-    """A sentence, and a list of the files."""
+    """Return a sentence, and a list of the files."""
     return element("div", _told(results), id="records", class_="records")
 
 
@@ -32,7 +32,7 @@ def _told(results: Results) -> Html:
 
 
 def _summary(found: tuple[Record, ...]) -> str:
-    """From when to when, and on which devices."""
+    """Return the range of dates, and the devices."""
     origins = [_origin(record) for record in found]
     dates = sorted({date for date, _ in origins if date != NONE})
     devices = [device for device in dict.fromkeys(device for _, device in origins) if device != NONE]
@@ -41,7 +41,7 @@ def _summary(found: tuple[Record, ...]) -> str:
 
 
 def _origin(record: Record) -> tuple[str, str]:
-    """Date and device, as far as the record has them: whether it is whole is seen where it is shown."""
+    """Return date and device, as far as the record has them: whether it is whole is checked where it is shown."""
     environment = record.content.get("environment")
     known = environment if isinstance(environment, dict) else {}
     device = known.get("device")

@@ -22,7 +22,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
 
 
 def refuses(problem: Problem, _: Parameters) -> str:
-    """Why constant memory has no room for the weights; "" where it has."""
+    """Return why constant memory has no room for the weights; "" where it has."""
     need = 4 * math.prod(problem.weight_shape)
     if need <= CAPACITY:
         return ""

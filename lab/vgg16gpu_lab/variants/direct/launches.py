@@ -22,7 +22,7 @@ def launch(
     *last: int,
     **macros: int,
 ) -> Launches:
-    """One launch of `<name>_f32` in kernels/lab/<name>.cu: the pointers, C, H, W, OC, OH, OW, then the `last` numbers.
+    """Return a launch of `<name>_f32` in kernels/lab/<name>.cu: pointers, C, H, W, OC, OH, OW, then the `last`.
 
     The macro KSIZE is always set.
     """
@@ -30,17 +30,17 @@ def launch(
 
 
 def launch_at_run_time(name: str, problem: Problem, pointers: Sequence[Pointer], grid: Dim3, block: Dim3) -> Launches:
-    """As `launch`, of a kernel that takes its window as numbers: stride, padding and its own edge come last."""
+    """Return a launch of a kernel that takes its window as numbers: stride, padding and its own edge come last."""
     return _launch(name, problem, pointers, grid, block, (problem.stride, problem.padding, problem.kernel), {})
 
 
 def bias_macro(problem: Problem) -> dict[str, int]:
-    """BIAS=1 for a problem that has one; nothing, the kernels' own 0, otherwise."""
+    """Return BIAS=1 for a problem that has one; nothing, the kernels' own 0, otherwise."""
     return {"BIAS": 1} if problem.bias else {}
 
 
 def cover(problem: Problem, columns: int, rows: int, planes: int | None = None) -> Dim3:
-    """Blocks of so many columns and rows over the output; without `planes`, one layer for each output channel."""
+    """Return blocks of `columns` x `rows` over the output; without `planes`, one layer for each output channel."""
     return Dim3(
         ceil_div(problem.out_width, columns),
         ceil_div(problem.out_height, rows),

@@ -15,7 +15,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
 
 
 def refuses(problem: Problem, parameters: Parameters) -> str:
-    """Why its tile is too large; "" where it is not."""
+    """Return why its tile is too large; "" where it is not."""
     side = (parameters["tile"] - 1) * problem.stride + problem.kernel
     if 4 * side**2 <= MAX_STATIC_NBYTES:
         return ""

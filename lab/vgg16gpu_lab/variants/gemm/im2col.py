@@ -18,22 +18,22 @@ COPY_BLOCK: Final = Dim3(16, 16)  # of im2col_taps and im2col_rows
 
 
 def pixels(problem: Problem) -> int:
-    """Output pixels of an image."""
+    """Return the output pixels of an image."""
     return problem.out_height * problem.out_width
 
 
 def matrix_nbytes(problem: Problem) -> int:
-    """Bytes of the column matrices of all images, pixels x taps each."""
+    """Return the bytes of the column matrices of all images, pixels x taps each."""
     return 4 * problem.batch * pixels(problem) * problem.taps
 
 
 def workspace_nbytes(problem: Problem, parameters: Parameters) -> int:  # noqa: ARG001 - whatever the parameters
-    """For `Variant.workspace_nbytes`: the matrices and nothing else."""
+    """Return the bytes of the matrices, for `Variant.workspace_nbytes`."""
     return matrix_nbytes(problem)
 
 
 def refuses(problem: Problem, parameters: Parameters) -> str:  # noqa: ARG001 - whatever the problem
-    """For `Variant.refuses`: blocks of nothing cover nothing."""
+    """Return why blocks are too small, for `Variant.refuses`; "" where they are not."""
     return "" if parameters["block"] >= 1 else f"block={parameters['block']}: a block has at least 1 thread"
 
 
@@ -64,7 +64,7 @@ def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block:
 
 
 def squares(problem: Problem, places: Places, kernel: Kernel, block: int, tile: int = 1) -> Launches:
-    """A product in blocks of block x block threads that compute tile x tile outputs each: pixels along x."""
+    """Return a product in blocks of block x block threads that compute tile x tile outputs each: pixels along x."""
     edge = block * tile
     grid = Dim3(ceil_div(pixels(problem), edge), ceil_div(problem.outputs, edge), problem.batch)
     step = product(problem, places, kernel, grid, Dim3(block, block))

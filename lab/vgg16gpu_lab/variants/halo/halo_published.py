@@ -19,7 +19,7 @@ def _launches(problem: Problem, _: Parameters, places: Places) -> Launches:
 
 
 def tile_nbytes(problem: Problem) -> int:
-    """Bytes of the struct Tile in halo_published.cu."""
+    """Return the bytes of the struct Tile in halo_published.cu."""
     rows, columns = ((2 * side - 2) * problem.stride + problem.kernel for side in (BLOCK.y, BLOCK.x))
     return 4 * (rows * ceil_div(columns, 4) * 4 + ceil_div(problem.kernel**2, 4) * 4)
 

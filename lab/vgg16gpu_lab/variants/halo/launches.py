@@ -23,7 +23,7 @@ STEP_PARAMETERS: Final[Mapping[str, Sequence[int]]] = {  # one output channel a 
 
 
 def launches(name: str) -> Callable[[Problem, Parameters, Places], Launches]:
-    """The launches of `<name>_f32` in kernels/lab/<name>.cu."""
+    """Return the function that makes launches of `<name>_f32` in kernels/lab/<name>.cu."""
 
     def of(problem: Problem, parameters: Parameters, places: Places) -> Launches:
         columns, rows, outputs = _sizes(problem, parameters)
@@ -38,7 +38,7 @@ def launches(name: str) -> Callable[[Problem, Parameters, Places], Launches]:
 
 
 def step(name: str, order: int, title: str, teaches: str) -> Variant:
-    """A step on the way to halo_shared.cu: one tile, one output channel a thread."""
+    """Return a step on the way to halo_shared.cu: one tile, one output channel a thread."""
     return Variant(
         name=name.replace("_", "-"),
         title=title,
@@ -53,7 +53,7 @@ def step(name: str, order: int, title: str, teaches: str) -> Variant:
 
 
 def refuses(tiles: int) -> Callable[[Problem, Parameters], str]:
-    """Why a kernel with so many tiles in shared memory cannot run."""
+    """Return the function that says why a kernel with `tiles` tiles in shared memory cannot run."""
 
     def reason(problem: Problem, parameters: Parameters) -> str:
         if parameters["block_x"] % 4:
@@ -67,7 +67,7 @@ def refuses(tiles: int) -> Callable[[Problem, Parameters], str]:
 
 
 def tile_nbytes(problem: Problem, parameters: Parameters) -> int:
-    """Bytes of the struct Tile in halo.cuh."""
+    """Return the bytes of the struct Tile in halo.cuh."""
     columns, rows, outputs = _sizes(problem, parameters)
     skew = -problem.padding % 4
     pitch = 4 * ceil_div(skew + (columns - 1) * problem.stride + problem.kernel, 4)
@@ -78,5 +78,5 @@ def tile_nbytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _sizes(problem: Problem, parameters: Parameters) -> tuple[int, int, int]:
-    """BLOCK_X, BLOCK_Y, OUTPUTS."""
+    """Return BLOCK_X, BLOCK_Y, OUTPUTS."""
     return parameters["block_x"], parameters["block_y"], min(parameters.get("outputs", 1), problem.outputs)

@@ -35,12 +35,12 @@ class FoldingBudget:
         self.left += MEMORY_PER_BYTE * array.nbytes
 
     def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Room for an array. Raises FoldError when there is none."""
+        """Reserve memory for an array. Raises FoldError when the budget is spent."""
         self.left -= math.prod(shape) * dtype.itemsize
         self._check(self.left, shape)
 
     def repeat(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """An array of one number, without room of its own. Raises FoldError when it is too large for a weight."""
+        """Count an array of one number, which needs no memory. Raises FoldError if it is too large for a weight."""
         self.spread -= math.prod(shape) * dtype.itemsize
         self._check(self.spread, shape)
 

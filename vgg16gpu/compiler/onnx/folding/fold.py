@@ -44,13 +44,13 @@ def _marks(array: Constant) -> Constant:
 
 
 def shape_of(attributes: Attributes, shape: OpenShape) -> Constant:
-    """Shape: the dimensions of a run-time value, marks for the open ones."""
+    """Return a run-time value's dimensions (Shape) as int64, marks for the open ones."""
     marked = [dim if dim is not None else OPEN_BATCH if index == 0 else OPEN_SIZE for index, dim in enumerate(shape)]
     return np.array(marked[attributes.get("start", 0) : attributes.get("end", len(shape))], np.int64)
 
 
 def fold(op_type: str, attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
-    """What an operator of `FOLDS` makes of constants. Raises FoldError."""
+    """Compute an operator of `FOLDS` on constants. Raises FoldError."""
     try:
         with np.errstate(all="ignore"):  # numbers that are not finite show in the scores, as in any other engine
             return np.asarray(FOLDS[op_type](attributes, operands, memory))
@@ -120,7 +120,7 @@ def _unsqueeze(attributes: Attributes, operands: Sequence[Constant | None], memo
 
 
 def _axes(attributes: Attributes, operands: Sequence[Constant | None]) -> tuple[int, ...] | None:
-    """An attribute before opset 13, an operand since."""
+    """Return axes: an attribute before opset 13, an operand since. None for all."""
     axes = operands[1] if len(operands) > 1 else attributes.get("axes")
     return None if axes is None else tuple(int(axis) for axis in axes)
 
@@ -143,7 +143,7 @@ def _slice(attributes: Attributes, operands: Sequence[Constant | None], memory: 
 
 
 def _cast(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
-    """Numbers of another type; float16 is float32 that is rounded, and marks stay what they are."""
+    """Cast numbers to another type; float16 becomes rounded float32, and marks of open dimensions stay."""
     (data,) = _present(operands)
     to = attributes["to"]
     if to == TensorProto.FLOAT16:
@@ -173,7 +173,7 @@ def _constant_of_shape(attributes: Attributes, operands: Sequence[Constant | Non
 
 
 def _arithmetic(function: Callable[[Constant, Constant], Constant], neutral: int, *, commutes: bool) -> Fold:
-    """An operator of two operands; a mark comes through it beside the neutral number alone."""
+    """Return an operator of two operands; a mark passes through it beside the neutral number alone."""
 
     def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
@@ -198,7 +198,7 @@ def _arithmetic(function: Callable[[Constant, Constant], Constant], neutral: int
 
 
 def _divide(left: Constant, right: Constant) -> Constant:
-    """Division; of whole numbers towards zero."""
+    """Divide; integers towards zero. Raises FoldError for an integer division by 0."""
     if left.dtype.kind not in "iu":
         return np.asarray(left / right)
     if not right.all():

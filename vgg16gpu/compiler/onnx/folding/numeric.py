@@ -32,7 +32,7 @@ def clip(attributes: Attributes, operands: Sequence[Constant | None], memory: Fo
 
 
 def of_one(function: Callable[[Constant], Any]) -> Folding:
-    """A function of each number."""
+    """Return the folding of a function of each number."""
 
     def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
@@ -44,7 +44,7 @@ def of_one(function: Callable[[Constant], Any]) -> Folding:
 
 
 def of_several(function: Callable[[Constant, Constant], Any]) -> Folding:
-    """A function of two numbers, of any number of operands in turn, broadcast to each other."""
+    """Return the folding of a function of two numbers over any number of operands in turn, broadcast to each other."""
 
     def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         del attributes
@@ -58,7 +58,7 @@ def of_several(function: Callable[[Constant, Constant], Any]) -> Folding:
 
 
 def reduction(function: Callable[..., Any]) -> Folding:
-    """A sum, mean, norm or extreme along axes: an attribute, or the second operand; all of them without."""
+    """Return the folding of a sum, mean, norm or extreme along axes: an attribute or the second operand; or all."""
 
     def compute(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
         data, axes = (*operands, None)[:2]
@@ -74,17 +74,17 @@ def reduction(function: Callable[..., Any]) -> Folding:
 
 
 def norm_1(data: Constant, **options: Any) -> Any:
-    """The sum of magnitudes."""
+    """Return the sum of magnitudes."""
     return np.abs(data).sum(**options)
 
 
 def norm_2(data: Constant, **options: Any) -> Any:
-    """The root of the sum of squares."""
+    """Return the root of the sum of squares."""
     return np.sqrt(np.square(data).sum(**options))
 
 
 def _floats(operands: Sequence[Constant | None]) -> list[Constant]:
-    """The operands, which are floats: whole numbers may stand for open dimensions."""
+    """Return the operands. Raises FoldError if one is not float: integers may stand for open dimensions."""
     found = [operand for operand in operands if operand is not None]
     if not found or any(operand.dtype.kind != "f" for operand in found):
         raise FoldError(f"it computes with {', '.join(str(operand.dtype) for operand in found) or 'nothing'}")

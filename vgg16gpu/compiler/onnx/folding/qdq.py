@@ -23,7 +23,7 @@ _SMALLEST: Final = np.finfo(np.float32).tiny
 
 
 def quantise(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
-    """QuantizeLinear of a float constant."""
+    """Compute QuantizeLinear of a float32 constant. Raises FoldError."""
     data, scale, zero = _three(operands)
     if data is None or scale is None or data.dtype != np.float32 or scale.dtype != np.float32:
         raise FoldError("it rounds something else than float32")
@@ -40,7 +40,7 @@ def quantise(attributes: Attributes, operands: Sequence[Constant | None], memory
 
 
 def dequantise(attributes: Attributes, operands: Sequence[Constant | None], memory: FoldingBudget) -> Constant:
-    """DequantizeLinear of integers, to float32."""
+    """Compute DequantizeLinear of integers, to float32. Raises FoldError."""
     check_attributes(attributes)
     data, scale, zero = _integers(attributes, operands)
     memory.take(data.shape, scale.dtype)
@@ -50,9 +50,9 @@ def dequantise(attributes: Attributes, operands: Sequence[Constant | None], memo
 
 
 def weight_steps(attributes: Attributes, operands: Sequence[Constant | None]) -> Constant | None:
-    """The scales of weights that DequantizeLinear makes of integers, as many dimensions as the weights have.
+    """Return the scales of integer weights behind DequantizeLinear, with as many dimensions as the weights.
 
-    None where these are not bytes from -128 to 127, or scales are no steps.
+    None if a weight is outside -128 to 127, or a scale is not finite or too small.
     """
     data, scale, zero = _integers(attributes, operands)
     if data.ndim < 2 or data.dtype not in BYTES or not data.size:
@@ -66,7 +66,7 @@ def weight_steps(attributes: Attributes, operands: Sequence[Constant | None]) ->
 
 
 def zero_point(attributes: Attributes, zero: Constant | None) -> Constant:
-    """The zero point of QuantizeLinear, whose type is that of the integers; uint8 0 if there is none."""
+    """Return the zero point of QuantizeLinear, whose type is that of the integers; uint8 0 if there is none."""
     wanted = attributes.get("output_dtype", TensorProto.UNDEFINED)
     if wanted != TensorProto.UNDEFINED and wanted not in _OUTPUT_TYPES:
         raise FoldError(f"it rounds to {element_type(wanted)}")
@@ -86,7 +86,7 @@ def check_attributes(attributes: Attributes) -> None:
 
 
 def _integers(attributes: Attributes, operands: Sequence[Constant | None]) -> tuple[Constant, Constant, Constant]:
-    """The operands of DequantizeLinear, scale and zero point so that they broadcast to the integers."""
+    """Return the operands of DequantizeLinear, scale and zero point so that they broadcast to the integers."""
     data, scale, zero = _three(operands)
     if attributes.get("output_dtype", TensorProto.UNDEFINED) not in _FLOATS:
         raise FoldError(f"its result is {element_type(attributes['output_dtype'])}")
@@ -105,7 +105,7 @@ def _three(operands: Sequence[Constant | None]) -> tuple[Constant | None, Consta
 
 
 def _spread(parameter: Constant, data: Constant, axis: int) -> Constant:
-    """One number, or one for each element of an axis, so that it broadcasts to the data."""
+    """Reshape one number, or one for each element of an axis, so that it broadcasts to the data. Raises FoldError."""
     if parameter.size == 1:
         return parameter.reshape(())
     if not -data.ndim <= axis < data.ndim or parameter.shape != data.shape[axis : axis + 1 or None]:

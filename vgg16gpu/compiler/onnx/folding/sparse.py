@@ -45,7 +45,7 @@ def dense(file: OnnxFile, tensor: SparseTensorProto, memory: FoldingBudget) -> C
 
 
 def _places(indices: Constant, shape: tuple[int, ...], name: str) -> Constant:
-    """Indices into the flattened array, each once."""
+    """Return indices into the flattened array. Raises FoldError for one outside, and for one that comes twice."""
     if indices.ndim == 1:
         is_inside = bool(((indices >= 0) & (indices < math.prod(shape))).all())
         places = indices

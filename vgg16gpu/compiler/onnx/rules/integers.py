@@ -28,7 +28,7 @@ _PER_TENSOR: Final = "quantise run-time values to int8 or uint8, per tensor, or 
 
 
 def quantize_linear(node: NodeView) -> Op:
-    """QuantizeLinear of a run-time value: rounding, saturation, and back to real numbers."""
+    """Import QuantizeLinear of a run-time value: rounding, saturation, and back to real numbers."""
     zero = node.constant(2)
     kind = _checked(node, zero)
     integers = Integers(_scale(node), _zero(zero), kind)
@@ -39,7 +39,7 @@ def quantize_linear(node: NodeView) -> Op:
 
 
 def dequantize_linear(node: NodeView) -> Op:
-    """DequantizeLinear of what QuantizeLinear gives, with the same scale and zero point."""
+    """Import DequantizeLinear of a QuantizeLinear with the same scale and zero point. Raises UnsupportedNodeError."""
     if node.is_unknown(0):
         raise UnknownShapeError
     found = node.first.integers
@@ -78,7 +78,7 @@ def _limit(node: NodeView, index: int, found: Integers, missing: int) -> int:
 
 
 def _checked(node: NodeView, zero: Constant | None) -> np.dtype[np.int8]:
-    """The type of the integers."""
+    """Return the type of the integers. Raises UnsupportedNodeError."""
     _check_attributes(node)
     try:
         return zero_point(node.attributes, zero).dtype

@@ -38,7 +38,7 @@ def flatten(node: NodeView) -> Op:
 
 
 def _rows_of_images(node: NodeView, axis: int) -> Op:
-    """(N, ...) -> (N * rows, F), N open: in the graph (N, rows, F) until a Reshape joins the rows of an image again."""
+    """Import (N, ...) -> (N * rows, F), N open, as (N, rows, F), until a Reshape joins an image's rows again."""
     rows, features = _product(node.shape[1:axis]), _product(node.shape[axis:])
     if rows is None or node.shape[0] is not None:
         raise UnsupportedNodeError(f"axis is {axis} of {_readable(node.shape)}", f"use axis 1, or {_FIXED_SIZES}")
@@ -47,7 +47,7 @@ def _rows_of_images(node: NodeView, axis: int) -> Op:
 
 
 def _joined(node: NodeView, target: list[int]) -> Op:
-    """(N * rows, F) -> (N, ...), all that belongs to an image in its place."""
+    """Import (N * rows, F) -> (N, ...), which joins the rows of each image. Raises UnsupportedNodeError."""
     features = _product(node.shape[1:])
     kept, rest = target[:1] in ([-1], [OPEN_BATCH]), target[1:]
     if not kept or not rest or min(rest) < 1 or math.prod(rest) != features:
@@ -59,7 +59,7 @@ def _joined(node: NodeView, target: list[int]) -> Op:
 
 
 def _rows(node: NodeView) -> Op:
-    """(N, ...) -> (N, F)."""
+    """Import (N, ...) -> (N, F)."""
     if len(node.shape) in _FLAT_RANKS:
         return Flatten(node.x, node.y, (node.y,))
     return Reshape(node.x, node.y, (node.y,), (0, -1))
@@ -89,7 +89,7 @@ def reshape(node: NodeView) -> Op:
 
 
 def _flattens(target: list[int], shape: OpenShape, allowzero: bool) -> bool:
-    """Whether a reshape of `shape` to `target` is (N, ...) -> (N, F) at every size that the model leaves open."""
+    """Return whether a reshape of `shape` to `target` is (N, ...) -> (N, F) at every size that the model allows."""
     if not shape or len(target) != 2 or target.count(-1) > 1 or (allowzero and 0 in target):
         return False
     features = _product(shape[1:])
@@ -101,7 +101,7 @@ def _flattens(target: list[int], shape: OpenShape, allowzero: bool) -> bool:
 
 
 def _fixed_reshape(node: NodeView, target: list[int], shape: tuple[int, ...], allowzero: bool) -> Op:
-    """A reshape of a fixed shape, to numbers alone."""
+    """Import a reshape of a fixed shape, to numbers alone. Raises MisfitError for another number of elements."""
     known = [
         shape[index] if dim == 0 and not allowzero and index < len(shape) else dim for index, dim in enumerate(target)
     ]
@@ -117,7 +117,7 @@ def _fixed_reshape(node: NodeView, target: list[int], shape: tuple[int, ...], al
 
 
 def _rest(target: list[int], shape: OpenShape, allowzero: bool) -> list[int] | None:
-    """What a reshape of an open shape makes of all dimensions but the first, which stays; None if it does not stay."""
+    """Return the target of a reshape of an open shape without its first dimension; None if the first one changes."""
     if len(target) < 2 or target.count(-1) > 1 or (allowzero and 0 in target) or min(target[1:]) < -1:
         return None
     rows, rest = target[0], target[1:]
@@ -172,7 +172,7 @@ def _unique(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _reordered(node: NodeView, places: list[int | None]) -> Op:
-    """A reshape to the dimensions of x at `places`, None for one element."""
+    """Import a reshape to the dimensions of x at `places`, None for one element. Raises UnsupportedNodeError."""
     if len(places) == 2 and places[0] == 0 and len(node.shape) in _FLAT_RANKS:
         return Flatten(node.x, node.y, (node.y,))
     dims = [1 if place is None else node.shape[place] for place in places]
@@ -267,7 +267,7 @@ def pad(node: NodeView) -> Op | tuple[Op, ...]:
 
 
 def _pad_with_value(node: NodeView, before: list[int], after: list[int]) -> tuple[Op, ...]:
-    """Padding with a run-time number: it stands behind the elements of x, and a gather picks from both."""
+    """Import padding with a run-time number: a Concat puts it behind x's elements, a Gather picks from both."""
     shape = node.fixed
     if shape is None or not node.is_number(2):
         raise UnsupportedNodeError(

@@ -33,7 +33,7 @@ class _Terms:
 
 
 def gemm(node: NodeView) -> Op:
-    """Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
+    """Import Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
     if node.rank is not None and node.shape[:1] == (None,):
         node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
     beta = float(node.attributes.get("beta", 1.0))
@@ -48,7 +48,7 @@ def gemm(node: NodeView) -> Op:
 
 
 def _layer(node: NodeView, terms: _Terms) -> Gemm | None:
-    """The fully connected layer that a Gemm is; None where it is none.
+    """Return the fully connected layer that equals a Gemm; None if none does.
 
     Raises UnsupportedNodeError for broken weights.
     """
@@ -72,7 +72,7 @@ def _layer(node: NodeView, terms: _Terms) -> Gemm | None:
 
 
 def _product(node: NodeView, terms: _Terms) -> MatMul:
-    """The product of two matrices that any Gemm is."""
+    """Return a Gemm as a product of two matrices. Raises UnsupportedNodeError for other ranks."""
     if len(node.shape) != 2 + _has_rows(node) or len(node.shape_of(1)) != 2:
         raise UnsupportedNodeError(
             f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN
@@ -87,7 +87,7 @@ def _has_rows(node: NodeView) -> bool:
 
 
 def matmul(node: NodeView) -> Op:
-    """MatMul: of a matrix and a constant one a fully connected layer; else of any rank."""
+    """Import MatMul: of a matrix and a constant one as a fully connected layer; else of any rank."""
     if node.is_constant(1) and not node.is_constant(0) and len(node.shape) == 2:
         weight = node.weight(1, "weight")
         if weight.ndim == 2:
@@ -114,7 +114,7 @@ def _scaled(node: NodeView, array: Array, factor: float) -> Array:
 
 
 def _bias(node: NodeView, features: int, terms: _Terms) -> Array:
-    """Constant C, which must be broadcast to the product whatever the batch is."""
+    """Return constant C, which must broadcast to the product at any batch. Raises UnsupportedNodeError."""
     bias = node.weight(2, "bias")
     rows = node.shape[1 if terms.transpose_a else 0] if node.rank == 2 else None
     shape = (1, 1, *bias.shape)[-2:]

@@ -18,14 +18,14 @@ MAX_OPERANDS = 5  # of one Arithmetic
 
 
 def relu(node: NodeView) -> Op:
-    """Relu; of what is neither a matrix nor a feature map a Clip from 0."""
+    """Import Relu; as a Clip from 0 unless x is a matrix or a feature map."""
     if node.rank in (None, 2, 4):
         return Relu(node.x, node.y, (node.y,))
     return Clip(node.x, node.y, (node.y,), low=0.0)
 
 
 def leaky_relu(node: NodeView) -> Op:
-    """LeakyRelu."""
+    """Import LeakyRelu."""
     alpha = float(node.attributes.get("alpha", 0.01))
     return LeakyRelu(node.x, node.y, (node.y,), alpha=alpha)
 
@@ -82,12 +82,12 @@ def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[NodeV
 
 
 def identity(node: NodeView) -> Op:
-    """Identity."""
+    """Import Identity."""
     return Identity(node.x, node.y, (node.y,))
 
 
 def dropout(node: NodeView) -> Op:
-    """Dropout at inference: x. The ratio means nothing then; the mask is all ones, of which ONNX says so from 12 on."""
+    """Import Dropout at inference as x. The ratio means nothing then; the mask, from opset 12 on, is all ones."""
     training = node.constant(2)
     if training is not None and training.any():
         raise UnsupportedNodeError("training_mode is true", "export with model.eval()")
@@ -110,17 +110,17 @@ def cast(node: NodeView) -> Op:
 
 
 def softmax(node: NodeView) -> Op:
-    """Softmax."""
+    """Import Softmax."""
     return _softmax(node, log=False)
 
 
 def log_softmax(node: NodeView) -> Op:
-    """LogSoftmax."""
+    """Import LogSoftmax."""
     return _softmax(node, log=True)
 
 
 def _softmax(node: NodeView, *, log: bool) -> Op:
-    """Before opset 13 over all dimensions from the axis (1) on, since over one (the last)."""
+    """Import a softmax: before opset 13 over all dimensions from the axis (1) on, since over one (the last)."""
     rank = len(node.shape)
     axis = node.axis(1 if node.opset < 13 else -1, rank)
     last = rank - 1 if node.opset < 13 else axis

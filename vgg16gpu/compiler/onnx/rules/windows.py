@@ -36,7 +36,7 @@ _PARAMETERS: Final = ("scale", "shift", "mean", "variance")
 
 
 def conv(node: NodeView) -> Op:
-    """Conv: 2-D; dense with constant weights, or of any group, dilation and weights."""
+    """Import Conv: 2-D; dense with constant weights, or of any group, dilation and weights."""
     weight = node.shape_of(1)
     if len(weight) != 4:
         raise UnsupportedNodeError(
@@ -66,14 +66,14 @@ def conv(node: NodeView) -> Op:
 
 
 def max_pool(node: NodeView) -> Op:
-    """MaxPool: 2-D, without indices."""
+    """Import MaxPool: 2-D, without indices."""
     if node.used_outputs:
         raise UnsupportedNodeError(f"its indices '{node.used_outputs[0]}' are used", "only the maxima are computed")
     return _pool(node, "max", count_include_pad=False)
 
 
 def average_pool(node: NodeView) -> Op:
-    """AveragePool: 2-D; a 1x1 window with stride 1 (torch's AdaptiveAvgPool at 224) changes nothing."""
+    """Import AveragePool: 2-D; a 1x1 window with stride 1 (torch's AdaptiveAvgPool at 224) changes nothing."""
     return _pool(node, "average", count_include_pad=node.flag("count_include_pad"))
 
 
@@ -99,17 +99,17 @@ def _pool(node: NodeView, kind: Literal["max", "average"], *, count_include_pad:
 
 
 def global_average_pool(node: NodeView) -> Op:
-    """GlobalAveragePool of (N, C, H, W)."""
+    """Import GlobalAveragePool of (N, C, H, W)."""
     return GlobalPool(node.x, node.y, (node.y,), "average")
 
 
 def global_max_pool(node: NodeView) -> Op:
-    """GlobalMaxPool of (N, C, H, W)."""
+    """Import GlobalMaxPool of (N, C, H, W)."""
     return GlobalPool(node.x, node.y, (node.y,), "max")
 
 
 def reduce_mean(node: NodeView) -> Op | tuple[Op, ...]:
-    """ReduceMean over height and width of (N, C, H, W); the axes are an attribute before opset 18, an operand since."""
+    """Import ReduceMean over height and width of (N, C, H, W); axes: an attribute before opset 18, an operand since."""
     axes, rank = node.axes(1, 18), len(node.shape)
     if not axes and node.flag("noop_with_empty_axes"):
         return Identity(node.x, node.y, (node.y,))
@@ -126,7 +126,7 @@ def reduce_mean(node: NodeView) -> Op | tuple[Op, ...]:
 
 
 def lrn(node: NodeView) -> Op:
-    """LRN over the channels of (N, C, H, W)."""
+    """Import LRN over the channels of (N, C, H, W)."""
     size = node.attributes.get("size", 0)
     if size < 1:
         raise UnsupportedNodeError(f"size is {size}", "a positive number of channels is needed")
@@ -135,7 +135,7 @@ def lrn(node: NodeView) -> Op:
 
 
 def batch_norm(node: NodeView) -> Op:
-    """BatchNormalization at inference, one set of parameters per channel; of any rank, and run-time ones."""
+    """Import BatchNormalization at inference, one set of parameters per channel; of any rank, and run-time ones."""
     node.only("training_mode", 0, 0, "export with model.eval()")
     used = node.used_outputs or (node.extra_outputs if node.opset < 14 else ())  # more outputs mean training there
     if used:
@@ -161,7 +161,7 @@ def batch_norm(node: NodeView) -> Op:
 
 
 def _window(node: NodeView, kernel: tuple[int, int]) -> Window:
-    """The window, in explicit pads and rounded down where that says the same for every map that may come."""
+    """Return the window, in explicit pads and rounded down where that is the same for every possible map."""
     if min(kernel) < 1:
         raise UnsupportedNodeError(f"its kernel is {kernel}", "two positive numbers (2-D) are needed")
     auto = node.attributes.get("auto_pad", b"NOTSET").decode("utf-8", "replace")

@@ -19,6 +19,6 @@ def is_same_3x3(op: Conv) -> bool:
 
 
 def label(op: Conv) -> str:
-    """What the step computes, for tables."""
+    """Return the step's label in tables."""
     kernel = f"conv {op.window.kernel[0]}x{op.window.kernel[1]} {op.weight.shape[1]}->{op.weight.shape[0]}"
     return kernel + activation_label(op) + " + pool" * op.pool

@@ -18,7 +18,7 @@ WIDE: Final = 16  # columns of a thread
 
 
 def kernel(pool: bool) -> Kernel:
-    """The kernel compiled with these macros."""
+    """Return the kernel with these macros."""
     return Kernel(SOURCE, "conv_direct_f32", (("THREAD_ROWS", THREAD_ROWS), ("POOL", int(pool))))
 
 
@@ -30,7 +30,7 @@ VARIANTS = tuple(
 def steps(
     layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. Raises ModelError for maps beyond conv_igemm's indices: a model runs on all devices or none."""
+    """Return one launch. Raises ModelError for maps beyond conv_igemm's indices: all devices run a model, or none."""
     del places
     op = layer.op
     shape, window = matrix(op, x.shape), op.window

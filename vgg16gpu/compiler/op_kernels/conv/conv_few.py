@@ -32,7 +32,7 @@ MIN_BLOCKS: Final = (5, 5, 5, 4)  # on a multiprocessor, by the outputs: caps th
 
 
 def kernel(element: DType, outputs: int, chunks: int, tile: tuple[int, int]) -> Kernel:
-    """The kernel compiled for so many outputs and 64s of channels."""
+    """Return the kernel for `outputs` output channels and `chunks` times 64 input channels."""
     rows, columns = tile
     macros = {"ELEMENT": element.number, "OUTPUTS": outputs, "CHUNKS": chunks, "TILE_H": rows, "TILE_W": columns}
     return Kernel(SOURCE, "conv_few", (*macros.items(), ("MIN_BLOCKS", MIN_BLOCKS[outputs - 1])))
@@ -48,7 +48,7 @@ VARIANTS += ((*kernel(DType.F16, 3, 1, LARGE).defines, CLIPS),)  # tools/ptxas.p
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> PlainWeights:
-    """Weights as (OC, 9, padded C) of the element, which is what conv_mma reads, and 4 floats of bias."""
+    """Pack weights as (OC, 9, padded C) of the element, as conv_mma reads them, and 4 floats of bias."""
     op = layer.op
     element = mma.ELEMENTS[layer.precision]
     outputs, channels = op.weight.shape[:2]
@@ -59,7 +59,7 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> PlainWeights:
 def steps(
     layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del places
     op = layer.op
     batch, _, height, width = x.shape
@@ -81,14 +81,14 @@ def steps(
 
 
 def choose_tile(batch: int, height: int, width: int, multiprocessors: int) -> tuple[int, int]:
-    """(rows, columns) of a block's outputs: more of them read less twice, fewer of them occupy the whole card."""
+    """Return (rows, columns) of a block's outputs: large tiles read less twice, small ones occupy the whole card."""
     rows, columns = LARGE
     blocks = batch * ceil_div(height, rows) * ceil_div(width, columns)
     return LARGE if blocks >= BLOCKS_AT_ONCE * multiprocessors else SMALL
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """3x3, stride 1, padding 1, up to 4 outputs that are not pooled, of channels that are stored in 64s."""
+    """Return whether it is 3x3, stride 1, padding 1, up to 4 outputs, not pooled, of channels stored in 64s."""
     op = layer.op
     if layer.quantised is not None or op.pool or not is_same_3x3(op) or not mma.supports(layer):
         return False

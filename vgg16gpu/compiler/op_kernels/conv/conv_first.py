@@ -106,19 +106,19 @@ KINDS: Final = {FirstConvTile.table_name: FirstConvTile}
 
 
 def problem_of(layer: OpContext[Conv]) -> FirstConvDesc:
-    """The convolution of a layer."""
+    """Return the convolution of a layer."""
     batch, _, height, width = layer.x_shape
     element = _product_element(layer)
     return FirstConvDesc(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
 
 
 def _product_element(layer: OpContext[Conv]) -> DType:
-    """What pixels and weights are multiplied as: where fp16 has to have TF32's digits all of float32, as there."""
+    """Return the type in which products are computed: pairs if fp16 has to keep all of float32's digits, as in TF32."""
     return DType.F16_PAIR if layer.keeps_digits else y_element(layer)
 
 
 def candidates(problem: FirstConvDesc, multiprocessors: int) -> tuple[Choice[FirstConvTile], ...]:
-    """Every tile that is worth a try, the one without measurements first."""
+    """Return every tile that is worth a try, the one without measurements first."""
     widest = ceil_div(problem.width, problem.max_width)
     widths = {_even_width(problem.width, strips) for strips in range(widest, widest + 3)}
     known = [
@@ -132,7 +132,7 @@ def candidates(problem: FirstConvDesc, multiprocessors: int) -> tuple[Choice[Fir
 
 
 def choose(problem: FirstConvDesc, facts: DeviceFacts) -> Choice[FirstConvTile]:
-    """The tile that the device's table has, where it fits, or the usual one."""
+    """Return the tile in the device's table if it fits, else the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
         return candidates(problem, facts.multiprocessors)[0]
@@ -153,14 +153,14 @@ def _even_width(width: int, strips: int) -> int:
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """3x3 convolutions of the run-time input, with up to four channels and no pool behind it."""
+    """Return whether it is a 3x3 convolution of the run-time input, with up to four channels and without pool."""
     op = layer.op
     few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
     return few and layer.reads_input and computes_3x3(layer)
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Pointer]:
-    """Packed weights and the vectors that go with them. For pairs weights are float32: the kernel scales them."""
+    """Pack weights and their vectors. For pairs weights are float32: the kernel scales them."""
     op = layer.op
     element = y_element(layer)
     outputs, channels = op.weight.shape[:2]
@@ -189,7 +189,7 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Poi
 
 
 def _unscaled_weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeights[Pointer]:
-    """Weights of float32 for pixels that are normalised: three float16 hold either without scales."""
+    """Add float32 weights for normalised pixels: three float16 hold either without scales."""
     op = layer.op
     rows = _float_rows(op)
     source, ones = arena.add(rows), arena.add(np.ones(len(rows), np.float32))
@@ -198,7 +198,7 @@ def _unscaled_weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvW
 
 
 def _float_rows(op: Conv) -> npt.NDArray[np.float32]:
-    """Weights as (stored outputs, 9 C and zeros up to whole sectors)."""
+    """Return float32 weights as (stored outputs, 9 C and zeros up to whole sectors)."""
     outputs, channels = op.weight.shape[:2]
     reduction = TAPS * channels
     rows = np.zeros((DType.F16_PAIR.padded(outputs), row_length(reduction, DType.F32.nbytes)), np.float32)
@@ -227,19 +227,19 @@ def _split_weights(layer: OpContext[Conv], arena: WeightPacker) -> FirstConvWeig
 
 
 def row_length(reduction: int, nbytes: int) -> int:
-    """Weights of an output channel as stored: whole sectors of 32 bytes."""
+    """Return the elements of an output channel as stored: whole sectors of 32 bytes."""
     return ceil_div(reduction * nbytes, 32) * 32 // nbytes
 
 
 def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    """(OC, C, 3, 3) as (OC, 9 C) in the order (kh, kw, c)."""
+    """Reshape (OC, C, 3, 3) to (OC, 9 C) in the order (kh, kw, c)."""
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
 
 
 def steps(
     layer: OpContext[Conv], x: HostInput, y: TensorDesc, held: FirstConvWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     op = layer.op
     batch, channels, height, width = layer.x_shape
     choice = choose(problem_of(layer), layer.facts)
@@ -279,7 +279,7 @@ def steps(
 
 
 def shared_nbytes(products: DType, element: DType, tile_width: int) -> int:
-    """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
+    """Return bytes of dynamic shared memory: staged output rows; per part weights and a ring of four input rows."""
     parts = 3 if products is DType.F16_PAIR else 1
     staged = element.planes * aligned(tile_width * TILE_CHANNELS * element.nbytes)
     weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16

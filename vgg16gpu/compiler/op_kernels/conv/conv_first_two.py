@@ -82,17 +82,17 @@ class ConvPairTile:
         return known and shared_nbytes(problem.element, self.rows, self.warpgroups) <= MAX_SHARED
 
     def tiles(self, problem: ConvPairDesc) -> tuple[int, int]:
-        """(along x, along y); the pool drops an odd last row or column."""
+        """Return the tiles (along x, along y); the pool drops an odd last row or column."""
         unit = 1 if problem.kept else 2
         return ceil_div(problem.width // unit * unit, COLUMN), ceil_div(problem.height // unit * unit, self.rows)
 
     def blocks(self, problem: ConvPairDesc, multiprocessors: int) -> int:
-        """Size of the grid."""
+        """Return the blocks of the grid."""
         across, down = self.tiles(problem)
         return min(multiprocessors, ceil_div(across * down * problem.batch, self.warpgroups))
 
     def cycles(self, problem: ConvPairDesc, multiprocessors: int) -> int:
-        """Estimated time of the launch, without what all tiles have in common."""
+        """Estimate the launch's cycles, without those that all tiles have in common."""
         across, down = self.tiles(problem)
         rounds = ceil_div(across * down * problem.batch, multiprocessors * self.warpgroups)
         return rounds * self.warpgroups * CUTS[self.rows, self.warpgroups][problem.element.nbytes - 1]
@@ -102,27 +102,27 @@ KINDS: Final = {ConvPairTile.table_name: ConvPairTile}
 
 
 def problem_of(layer: OpContext[FusedConvPair]) -> ConvPairDesc:
-    """The convolutions of a layer."""
+    """Return the convolutions of a layer."""
     batch, _, height, width = layer.x_shape
     second = layer.parts[1]
     return ConvPairDesc(batch, height, width, y_element(second), second.op.kept is not None)
 
 
 def candidates(problem: ConvPairDesc, multiprocessors: int) -> tuple[Choice[ConvPairTile], ...]:
-    """Every tile that is worth a try, the one with the least estimated time first."""
+    """Return every tile that is worth a try, the one with the least estimated time first."""
     tiles = [tile for tile in (ConvPairTile(*cut) for cut in CUTS) if tile.fits(problem)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
     return tuple(Choice(tile, problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
 def choose(problem: ConvPairDesc, facts: DeviceFacts) -> Choice[ConvPairTile]:
-    """The tile that the device's table has, where it fits, or the one with the least estimated time."""
+    """Return the tile in the device's table if it fits, else the one with the least estimated time."""
     choice = tile_choice.measured(facts, problem, KINDS, lambda tile: tile.fits(problem))
     return choice or candidates(problem, facts.multiprocessors)[0]
 
 
 def supports(layer: OpContext[FusedConvPair]) -> bool:
-    """Two convolutions of 64 stored channels and a pool, all of one element that is no pair."""
+    """Return whether these are convolutions of 64 stored channels and a pool, all of one element but pairs."""
     first, second = layer.parts
     if not (conv_first.supports(first) and conv_wgmma.supports(second) and second.op.pool):
         return False
@@ -133,7 +133,7 @@ def supports(layer: OpContext[FusedConvPair]) -> bool:
 
 
 def weights(layer: OpContext[FusedConvPair], arena: WeightPacker) -> ConvPairWeights[Pointer]:
-    """Those of conv_first, then those of conv_wgmma."""
+    """Pack the weights of conv_first, then those of conv_wgmma."""
     first, second = layer.parts
     return ConvPairWeights(conv_first.weights(first, arena), conv_wgmma.weights(second, arena))
 
@@ -141,7 +141,7 @@ def weights(layer: OpContext[FusedConvPair], arena: WeightPacker) -> ConvPairWei
 def steps(
     layer: OpContext[FusedConvPair], x: HostInput, y: TensorDesc, held: ConvPairWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. The largest magnitudes of both convolutions go where those of y do."""
+    """Return one launch. Both convolutions write their largest magnitudes to those of y."""
     first, second = layer.parts
     batch, channels, height, width = layer.x_shape
     problem = problem_of(layer)
@@ -188,7 +188,7 @@ def steps(
 
 
 def shared_nbytes(element: DType, rows: int, warpgroups: int) -> int:
-    """Dynamic shared memory: both weights; for each warpgroup what lies between, a staged tile, the pixels."""
+    """Return bytes of dynamic shared memory: both weights; per warpgroup the map between, a staged tile, the pixels."""
     pixel = TILE_CHANNELS * element.nbytes
     between = aligned(2 * _pixels_of_half(rows) * pixel)
     staged = aligned(ceil_div(rows, 4) * COLUMN * pixel)
@@ -198,7 +198,7 @@ def shared_nbytes(element: DType, rows: int, warpgroups: int) -> int:
 
 
 def _pixels_of_half(rows: int) -> int:
-    """Pixels of a product of the first convolution: half of a tile with a ring around it."""
+    """Return the pixels of a product of the first convolution: half of a tile with a ring around it."""
     return ceil_div((COLUMN + 2) * (rows + 2), 32) * 16
 
 

@@ -18,7 +18,7 @@ VARIANTS = ((), (CLIPS,))  # tools/ptxas.py
 def steps(
     layer: OpContext[GeneralConv], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     inp, weight, *bias = x
@@ -45,7 +45,7 @@ def steps(
 
 
 def _walk(op: GeneralConv, inp: TensorDesc, weight: TensorDesc, y: TensorDesc) -> StridedIndexer:
-    """The rows that the kernel's header names."""
+    """Return the rows that the kernel's header names."""
     batch, filters, rows, columns = y.shape
     _, _, height, width = inp.shape
     window, pads = op.window, op.window.padding(height, width)

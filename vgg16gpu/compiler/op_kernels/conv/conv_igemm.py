@@ -62,7 +62,7 @@ class ConvTile:
         return 4 * self.stages * (self.px * (self.k + 4) + self.k * self.oc) + self.dynamic_shared
 
     def kernel(self, name: str, pool: bool) -> Kernel:
-        """The kernel compiled with these macros."""
+        """Return the kernel with these macros."""
         defines = (
             ("TILE_PX", self.px),
             ("TILE_OC", self.oc),
@@ -115,13 +115,13 @@ class ConvGeometry(ConvMatrix):
 
 
 def group_length(reduction: int) -> int:
-    """Products that are summed in sequence: a function of the reduction alone, so that the bits never change."""
+    """Return the products that are summed in sequence, by the reduction alone, so that the bits never change."""
     share = ceil_div(ceil_div(reduction, MAX_GROUPS), GROUP_ALIGNMENT) * GROUP_ALIGNMENT
     return max(MIN_GROUP, share)
 
 
 def matrix(op: Conv, x_shape: Shape) -> ConvMatrix:
-    """`op` on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
+    """Return `op` on an input of `x_shape` as a matrix product. Raises ModelError beyond the kernel's indices."""
     batch, channels, height, width = x_shape
     out_channels, _, kernel_h, kernel_w = op.weight.shape
     out_h, out_w = op.window.output_size(height, width)
@@ -135,14 +135,14 @@ def matrix(op: Conv, x_shape: Shape) -> ConvMatrix:
 
 
 def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
-    """How `op` runs on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
+    """Return the matrix product and tile of `op` on `x_shape`. Raises ModelError beyond the kernel's indices."""
     found = matrix(op, x_shape)
     tile, splits = choose_cut(found.rows, found.columns, found.groups, found.group, facts)
     return ConvGeometry(**vars(found), tile=tile, splits=splits)
 
 
 def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFacts) -> tuple[ConvTile, int]:
-    """(tile, blocks that share a reduction) with the least estimated time. Changes speed alone, never a bit."""
+    """Return (tile, blocks that share a reduction) with the least estimated time; it never changes a bit."""
     tiles = [tile for tile in TILES if tile.shared <= facts.shared_nbytes]
     splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)] if facts.shares_sums else [1]
     cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
@@ -156,7 +156,7 @@ def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFa
 def estimated_products(
     rows: int, columns: int, groups: int, group: int, tile: ConvTile, splits: int, multiprocessors: int
 ) -> float:
-    """Time of a convolution, counted in products that one multiprocessor computes meanwhile at full load."""
+    """Estimate a convolution's time, counted in products of one multiprocessor at full load."""
     blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) * splits
     waves, rest = divmod(ceil_div(blocks, multiprocessors), tile.min_blocks)
     speed = tile.alone + (tile.full - tile.alone) * (rest - 1) / (tile.min_blocks - 1)
@@ -168,7 +168,7 @@ def estimated_products(
 
 
 def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
-    """The kernel has 16 bits for a map's rows and columns, 32 for bytes between pixels of a tile, and for vectors."""
+    """Raise ModelError beyond the kernel's indices: 16 bits for rows and columns, 32 for a tile's bytes and vectors."""
     pads, strides = op.window.pads, op.window.strides
     batch, _, height, width = x_shape
     out_h, out_w = op.window.output_size(height, width)
@@ -187,14 +187,14 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> PlainWeights:
-    """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
+    """Pack weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
     op = layer.op
     packed = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
     return PlainWeights(packed, arena.add_channels(op.bias, op.weight.shape[0]))
 
 
 def workspace_nbytes(layer: OpContext[Conv]) -> int:
-    """Room for the group sums of a split reduction."""
+    """Return the bytes for the group sums of a split reduction."""
     shape = geometry(layer.op, layer.x_shape, layer.facts)
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
 
@@ -202,7 +202,7 @@ def workspace_nbytes(layer: OpContext[Conv]) -> int:
 def steps(
     layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch, or two when the reduction is split."""
+    """Return one launch, or two when the reduction is split."""
     op = layer.op
     weight, bias = held
     workspace = places.workspace
@@ -230,7 +230,7 @@ def steps(
 
 
 def _reduce_step(op: Conv, y: TensorDesc, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> KernelLaunch:
-    """Adds the group sums that the blocks of a split reduction left in the workspace."""
+    """Return the launch that adds the group sums that the blocks of a split reduction left in the workspace."""
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return KernelLaunch(
         kernel=activated(shape.tile.kernel("conv_igemm_reduce_f32", op.pool), op),

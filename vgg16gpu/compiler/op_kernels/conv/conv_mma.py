@@ -45,7 +45,7 @@ VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaWeights:
-    """Weights as (OC, KH, KW, padded C) of the element, and the vectors that go with them."""
+    """Pack weights as (OC, KH, KW, padded C) of the element, and their vectors."""
     op = layer.op
     element = x_element(layer)
     raw = op.weight if layer.quantised is None else layer.quantised.weight
@@ -59,7 +59,7 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaWeights:
 def steps(
     layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch, of conv_mma or of conv_mma_3x3."""
+    """Return one launch, of conv_mma or of conv_mma_3x3."""
     op = layer.op
     window = op.window
     out_h, out_w = window.output_size(x.shape[2], x.shape[3])
@@ -99,7 +99,7 @@ def steps(
 
 
 def _tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
-    """The tile with the least estimated time."""
+    """Return the tile with the least estimated time."""
     if x.element is DType.F16_PAIR:
         return _pair_tile(layer, x, out_h, out_w)
     if layer.facts.kind == "cpu":
@@ -116,7 +116,7 @@ def _tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaT
 
 
 def _pair_tile(layer: OpContext[Conv], x: TensorDesc, out_h: int, out_w: int) -> MmaTile | HaloTile:
-    """The same of pairs: from one kernel whatever the batch, for the same bits."""
+    """Return the tile for pairs: of one kernel whatever the batch, so that the bits are the same."""
     facts, images, out_channels = layer.facts, x.shape[0], layer.op.weight.shape[0]
     device = facts.multiprocessors, facts.shared_nbytes
     if has_halos(layer.op, x.shape[3]):

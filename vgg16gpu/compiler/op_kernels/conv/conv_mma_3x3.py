@@ -48,7 +48,7 @@ class HaloTile:
         return self.out * self.rows * self.columns
 
     def kernel(self, element: DType, out_element: DType, pool: bool) -> Kernel:
-        """kernels/conv/conv_mma_3x3.cu compiled with these macros."""
+        """Return the kernel of kernels/conv/conv_mma_3x3.cu with these macros."""
         defines = (
             ("TILE_OC", self.out),
             ("TILE_ROWS", self.rows),
@@ -66,7 +66,7 @@ class HaloTile:
         return not pool or self.rows % 2 == 0
 
     def blocks(self, images: int, height: int, width: int, out_channels: int) -> int:
-        """Blocks for maps of products of this size."""
+        """Return the blocks for `images` maps of (height, width)."""
         return ceil_div(out_channels, self.out) * ceil_div(height, self.rows) * ceil_div(images * width, self.columns)
 
 

@@ -50,7 +50,7 @@ class MmaFirstConvWeights(NamedTuple):
 
 
 def kernel(element: DType, source: str, channels: int, pixel: DType | None = None) -> Kernel:
-    """The kernel that stores this element, of images of this type, "float32" or "uint8", with so many channels.
+    """Return the kernel that stores this element, of images of type "float32" or "uint8" with `channels` channels.
 
     pixel: int8: what pixels are rounded to; float16 holds these integers.
     """
@@ -99,7 +99,7 @@ def supports(layer: OpContext[Conv]) -> bool:
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaFirstConvWeights:
-    """Weights as fragments, and the vectors that go with them."""
+    """Pack weights as fragments, and their vectors."""
     op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]
     found = fragments(op.weight if quantised is None else quantised.weight)
@@ -113,7 +113,7 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> MmaFirstConvWeights:
 def fragments(
     weight: Array | Integers8, tile: int = TILE_CHANNELS, alignment: int = TILE_CHANNELS
 ) -> npt.NDArray[np.float32]:
-    """(OC, C, 3, 3) as (rows, 8): the eight values of each lane of a warp, by tiles of channels, kh, 16 channels.
+    """Reorder (OC, C, 3, 3) to (rows, 8): eight values for each lane of a warp, by channel tiles, kh, 16 channels.
 
     Lane 4g + t has of rows g and g + 8 the values 2t, 2t + 1 of k, then the same of 2t + 8, 2t + 9; k is 4 kw + c, and
     row 8h + g of products i is channel tile/8 g + 2i + h: the outputs of a lane are neighbours. alignment: of channels.
@@ -129,7 +129,7 @@ def fragments(
 def steps(
     layer: OpContext[Conv], x: HostInput, y: TensorDesc, held: MmaFirstConvWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     op, quantised = layer.op, layer.quantised
     batch, channels, height, width = layer.x_shape
     outputs = op.weight.shape[0]
@@ -161,7 +161,7 @@ def steps(
 
 
 def choose_rows(height: int, across: int, multiprocessors: int, resident: int = MIN_BLOCKS) -> int:
-    """Rows of a block, for so many tiles beside each other: the least work of a multiprocessor, one after the other."""
+    """Return the rows of a block that minimise the work of a multiprocessor, for `across` tiles beside each other."""
 
     def work(rows: int) -> int:
         blocks = across * ceil_div(height, rows)

@@ -109,7 +109,7 @@ class Cut:
 
 @lru_cache(maxsize=1024)
 def candidates(problem: ConvDesc, multiprocessors: int) -> tuple[Choice[Tile], ...]:
-    """Every tile that is worth a try, the one with the least estimated time first."""
+    """Return every tile that is worth a try, the one with the least estimated time first."""
     flat = [(count, problem.width + 1) for count in range(1, problem.height + 1) if problem.width <= MAX_FLAT_WIDTH]
     larges = [LargeTile(*cut, pair) for cut in [*((count, 0) for count in LARGE_ROWS), *flat] for pair in (False, True)]
     smalls = [
@@ -127,7 +127,7 @@ def candidates(problem: ConvDesc, multiprocessors: int) -> tuple[Choice[Tile], .
 
 
 def choose(problem: ConvDesc, facts: DeviceFacts) -> Cut:
-    """The cut that the device's table has, where it fits, or the one with the least estimated time."""
+    """Return the cut with the tile in the device's table if it fits, else the one with the least estimated time."""
     sms = facts.multiprocessors
     known = replace(problem, out_element=problem.element) if problem.keeps_rest else problem  # as fast, but for bytes
     choice = tile_choice.measured(facts, known, KINDS, lambda tile: tile.fits(problem, sms))
@@ -136,7 +136,7 @@ def choose(problem: ConvDesc, facts: DeviceFacts) -> Cut:
 
 
 def problem_of(layer: OpContext[Conv]) -> ConvDesc:
-    """The convolution of a layer."""
+    """Return the convolution of a layer."""
     batch, channels, height, width = layer.x_shape
     op = layer.op
     element, out_element = x_element(layer), stored_element(layer)
@@ -145,7 +145,7 @@ def problem_of(layer: OpContext[Conv]) -> ConvDesc:
 
 
 def promote_taps(channels: int) -> int:
-    """Taps of a channel block that the tensor cores sum, of pairs, before they are added in registers.
+    """Return the taps of a channel block that tensor cores sum, for pairs, before registers add them.
 
     128 products, or 192 where the sum is so long that float32 arithmetic itself loses more.
     """
@@ -153,13 +153,13 @@ def promote_taps(channels: int) -> int:
 
 
 def supports(layer: OpContext[Conv]) -> bool:
-    """Same-size 3x3 convolutions of more than a few channels; of few outputs only on the way back to an image."""
+    """Return whether it is same-size 3x3 of more than a few channels; few outputs only in an image's gradient."""
     computes = known_linear.supports(layer) if known_linear.computes(layer) else computes_3x3(layer)
     return computes and is_wide(layer, layer.x_shape[1])
 
 
 def weights(layer: OpContext[Conv], arena: WeightPacker) -> ConvWeights[Pointer]:
-    """Packed weights and the vectors that go with them."""
+    """Pack weights and their vectors."""
     op = layer.op
     element = x_element(layer)
     outputs, channels = op.weight.shape[:2]
@@ -199,13 +199,13 @@ def weights(layer: OpContext[Conv], arena: WeightPacker) -> ConvWeights[Pointer]
 
 
 def workspace_nbytes(layer: OpContext[Conv]) -> int:
-    """Room for the shares of split sums."""
+    """Return the bytes for the shares of split sums."""
     cut = choose(problem_of(layer), layer.facts)
     return cut.tile.workspace_nbytes(cut.problem) if isinstance(cut.tile, SmallTile) else 0
 
 
 def counters(layer: OpContext[Conv]) -> int:
-    """A word for each tile whose sum is split through the workspace."""
+    """Return one word for each tile whose sum is split through the workspace."""
     cut = choose(problem_of(layer), layer.facts)
     if isinstance(cut.tile, LargeTile) or cut.tile.exchange != 2:
         return 0
@@ -215,14 +215,14 @@ def counters(layer: OpContext[Conv]) -> int:
 def steps(
     layer: OpContext[Conv], x: TensorDesc, y: TensorDesc, held: ConvWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     cut = choose(problem_of(layer), layer.facts)
     make = _large if isinstance(cut.tile, LargeTile) else _small
     return (make(layer, cut, x, y, held, places),)
 
 
 def weight_map(problem: ConvDesc, packed: Pointer, box_rows: int, units: int) -> TmaDescriptor:
-    """Packed weights for the copy engine; a box has so many output channels of a channel block, and tap planes."""
+    """Return packed weights for the copy engine; a box has `box_rows` output channels and `units` tap planes."""
     element, nbytes = problem.element, problem.block_nbytes
     block = nbytes // element.nbytes
     slabs = problem.channel_blocks * TAPS * element.planes

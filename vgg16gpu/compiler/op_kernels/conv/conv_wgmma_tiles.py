@@ -82,22 +82,22 @@ class ConvDesc:
         return 3 if self.element is DType.F16_PAIR else 1
 
     def product_cycles(self, pixels: int, out_channels: int) -> float:
-        """Estimated cycles of the products of one tap of a channel block on a multiprocessor."""
+        """Estimate a multiprocessor's cycles for the products of one tap of a channel block."""
         steps = self.block_nbytes // 32 * out_channels // TILE_CHANNELS
         return self.products * steps * max(pixels / 2, 16 + pixels / 4)  # tensor cores, or shared memory
 
     def weight_nbytes(self, out_channels: int) -> int:
-        """Bytes of the weights of one tap of a channel block."""
+        """Return the bytes of the weights of one tap of a channel block."""
         return self.element.planes * out_channels * self.block_nbytes
 
     def stored_nbytes(self, pixels: int, out_channels: int) -> float:
-        """Bytes that are stored of so many outputs."""
+        """Return the bytes stored for `pixels` times `out_channels` outputs."""
         kept = (0.25 if self.pool else 1) + self.kept
         return kept * pixels * out_channels * self.out_element.planes * self.out_element.nbytes
 
 
 def _staging(element: DType, columns: int, pool: bool) -> int:
-    """Bytes that 64 channels of `columns` columns of 8 pixels are staged in."""
+    """Return the bytes that stage 64 channels of `columns` columns of 8 pixels."""
     kept = ceil_div(columns, 4) if pool else columns
     return element.planes * aligned(kept * COLUMN * TILE_CHANNELS * element.nbytes)
 
@@ -143,7 +143,7 @@ class LargeTile:
         return width, ceil_div(read, width)
 
     def shared(self, problem: ConvDesc, weight_stages: int) -> int:
-        """Bytes of shared memory."""
+        """Return the bytes of shared memory."""
         columns, rows = self.halo
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
@@ -155,15 +155,15 @@ class LargeTile:
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
 
     def taps(self, problem: ConvDesc) -> int:
-        """Tap planes of a weight stage: copies below 16 KB would come too slowly."""
+        """Return the tap planes of a weight stage: copies below 16 KB would come too slowly."""
         return 3 if problem.block_nbytes < 128 else 1
 
     def weight_stages(self, problem: ConvDesc) -> int:
-        """As many as fit, up to 8; less than 4 would not cover the way from memory."""
+        """Return as many stages as fit, 4 to 8; 0 if fewer fit, which would not cover the way from memory."""
         return next((n for n in range(8, 3, -1) if self.shared(problem, n) <= MAX_SHARED), 0)
 
     def tiles(self, problem: ConvDesc) -> tuple[int, int, int]:
-        """(along the channels, along x, along y)."""
+        """Return the tiles (along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         across = 1 if self.flat_pitch else ceil_div(width, COLUMN)
         return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
@@ -179,7 +179,7 @@ class LargeTile:
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
     def cycles(self, problem: ConvDesc, multiprocessors: int) -> float:
-        """Estimated time of the launch."""
+        """Estimate the launch's cycles."""
         channels, across, down = self.tiles(problem)
         tiles = channels * across * down * problem.batch
         taps = TAPS * problem.channel_blocks
@@ -191,7 +191,7 @@ class LargeTile:
         return LAUNCH_CYCLES + START_CYCLES + ceil_div(tiles, multiprocessors) * one
 
     def _slowdown(self, problem: ConvDesc) -> float:
-        """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole.
+        """Return the measured slowdown of pairs: three sums leave few registers for wide products or whole rows.
 
         Convolutions with a pool are not slowed by wide products.
         """
@@ -216,12 +216,12 @@ class SmallTile:
     taps: int = 3  # of a weight stage
 
     def shared(self, problem: ConvDesc, weight_stages: int) -> int:
-        """Bytes of shared memory."""
+        """Return the bytes of shared memory."""
         halos, weights, epilogue = self._parts(problem)
         return max(halos + weight_stages * weights, epilogue) + 2048
 
     def _parts(self, problem: ConvDesc) -> tuple[int, int, int]:
-        """Bytes of the halos, of a weight stage, and of the epilogue, which lies where these were."""
+        """Return the bytes of the halos, of a weight stage, and of the epilogue, which reuses their memory."""
         halo = problem.element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
         weights = self.taps * problem.weight_nbytes(TILE_CHANNELS)
         slice_rows = self.slice_rows(problem.pool)
@@ -233,17 +233,17 @@ class SmallTile:
         return self.halo_stages * halo, weights, aligned(received + staging)
 
     def slice_rows(self, pool: bool) -> int:
-        """Rows that each share of a split finishes."""
+        """Return the rows that each share of a split finishes."""
         unit = 2 if pool else 1
         return ceil_div(ceil_div(self.rows, self.splits), unit) * unit
 
     def store_rows(self, pool: bool) -> int:
-        """Rows of one store."""
+        """Return the rows of one store."""
         rows = self.slice_rows(pool)
         return rows if self.rows % rows == 0 else 2 if pool else 1
 
     def weight_stages(self, problem: ConvDesc) -> int:
-        """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
+        """Return as many stages as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if below 2."""
         most = min((228 << 10) // self.blocks_per_sm - 1024, MAX_SHARED) - 2048
         halos, weights, epilogue = self._parts(problem)
         needed = ceil_div(problem.channel_blocks, self.splits) * TAPS // self.taps
@@ -251,24 +251,24 @@ class SmallTile:
         return count if count >= 2 else 0
 
     def tiles(self, problem: ConvDesc) -> tuple[int, int, int]:
-        """(along the channels, along x, along y)."""
+        """Return the tiles (along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         return problem.out_channels // TILE_CHANNELS, ceil_div(width, COLUMN), ceil_div(height, self.rows)
 
     def blocks(self, problem: ConvDesc) -> int:
-        """Size of the grid."""
+        """Return the blocks of the grid."""
         channels, across, down = self.tiles(problem)
         return channels * across * down * problem.batch * self.splits
 
     def workspace_nbytes(self, problem: ConvDesc) -> int:
-        """Room for the shares of split sums."""
+        """Return the bytes for the shares of split sums."""
         if self.exchange != 2:
             return 0
         return self.blocks(problem) * self.splits * self.slice_rows(problem.pool) * 2048
 
     @staticmethod
     def stage_taps(element: DType) -> tuple[int, ...]:
-        """Taps that a weight stage may hold."""
+        """Return the taps that a weight stage may hold."""
         return (1, 3) if element is DType.F16_PAIR else (3, 9)
 
     def fits(self, problem: ConvDesc, multiprocessors: int) -> bool:
@@ -287,7 +287,7 @@ class SmallTile:
         return deep and resident and halos and self.weight_stages(problem) > 0
 
     def cycles(self, problem: ConvDesc, multiprocessors: int) -> float:
-        """Estimated time of the launch.
+        """Estimate the launch's cycles.
 
         Blocks of a multiprocessor end together, so those of a last wave fill some multiprocessors and others get one of
         them: the mean of both is near what was measured.
@@ -308,7 +308,7 @@ class SmallTile:
         return LAUNCH_CYCLES + waves * whole + last + exchange
 
     def _together(self, problem: ConvDesc, count: int, rate: float) -> float:
-        """Cycles that `count` blocks of a multiprocessor take, which reads `rate` bytes of weights in a cycle."""
+        """Return the cycles of `count` blocks on one multiprocessor, which reads `rate` bytes of weights in a cycle."""
         channel_blocks = ceil_div(problem.channel_blocks, self.splits)
         taps, pixels = TAPS * channel_blocks, COLUMN * self.rows
         products = problem.product_cycles(pixels, TILE_CHANNELS)

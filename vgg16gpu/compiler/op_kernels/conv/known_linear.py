@@ -42,13 +42,13 @@ def is_known(layer: OpContext[Conv]) -> bool:
 
 
 def growth(weight: Array) -> int:
-    """The least exponent with no result above 2^growth times the largest magnitude of x."""
+    """Return the least exponent with no result above 2^growth times the largest magnitude of x."""
     largest = _largest(weight)
     return _bounded(math.ceil(math.log2(largest))) if largest and math.isfinite(largest) else 0
 
 
 def _largest(weight: Array) -> float:
-    """The most that a row's magnitudes come to; NaN is none that is less than anything."""
+    """Return the largest sum of a row's magnitudes; NaN if any is NaN."""
     sums = [float(np.abs(row).sum(dtype=np.float64)) for row in weight]  # row by row: they may be large
     return math.nan if any(map(math.isnan, sums)) else max(sums)
 
@@ -66,7 +66,7 @@ def rescaling(weight: Array, element: DType, bounds: tuple[Pointer, ...]) -> Res
 
 
 def weights(op: Conv, correction: float, block: int, arena: WeightPacker) -> tuple[Pointer, Pointer, Pointer, Pointer]:
-    """Packed weights; no bias, what takes the rows' scales out of sums, and what brings results to their range.
+    """Pack weights; return them, a zero bias, the inverse row scales, and the scale of results.
 
     correction: what makes up for sums that come out too small. block: channels of a row of shared memory.
     """

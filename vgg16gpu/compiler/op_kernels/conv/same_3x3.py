@@ -10,5 +10,5 @@ from vgg16gpu.program.types import DType
 
 
 def computes_3x3(layer: OpContext[Conv]) -> bool:
-    """Whether Hopper's tensor cores compute it: same-size 3x3, and a quantised result that is wanted as integers."""
+    """Return whether Hopper's tensor cores compute it: same-size 3x3, and a quantised result only as integers."""
     return is_same_3x3(layer.op) and computes(layer) and y_element(layer) is not DType.F32

@@ -65,7 +65,7 @@ class FcWeights(NamedTuple, Generic[Held]):
 
 
 def candidates(problem: GemmDesc, multiprocessors: int) -> tuple[Choice[Tile], ...]:
-    """Every tile that is worth a try, the one without measurements first."""
+    """Return every tile that is worth a try, the one without measurements first."""
     known: list[Tile] = [
         GemvTile(rows, unroll, split) for rows in (1, 2, 4, 8) for unroll in (1, 2, 4) for split in (1, 2, 4, 8)
     ]
@@ -77,7 +77,7 @@ def candidates(problem: GemmDesc, multiprocessors: int) -> tuple[Choice[Tile], .
 
 
 def choose(problem: GemmDesc, facts: DeviceFacts) -> Choice[Tile]:
-    """The tile that the device's table has, where it fits, or the usual one."""
+    """Return the tile in the device's table if it fits, else the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
         return Choice(usual(problem, facts.multiprocessors), problem.batch <= PROGRAMMATIC_BATCH)
@@ -85,19 +85,19 @@ def choose(problem: GemmDesc, facts: DeviceFacts) -> Choice[Tile]:
 
 
 def problem_of(layer: OpContext[Gemm]) -> GemmDesc:
-    """The product of a layer."""
+    """Return the product of a layer."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
     return GemmDesc(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
 
 
 def supports(layer: OpContext[Gemm]) -> bool:
-    """Fully connected layers of more than a few features and outputs."""
+    """Return whether the layer has more than a few features and outputs."""
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
 def input_dtypes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
-    """One image may also come as float32 where the weights are float32."""
+    """Return the accepted dtypes; one image may also be float32 if the weights are float32."""
     element = x_element(layer)
     channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
     unpadded = DType.F32.padded(channels) == element.padded(channels)  # as the weights are
@@ -106,12 +106,12 @@ def input_dtypes(layer: OpContext[Gemm]) -> tuple[DType, ...]:
 
 
 def output_dtype(layer: OpContext[Gemm], wanted: tuple[DType, ...]) -> DType:
-    """float32 where the reader takes it, as the last layer's does."""
+    """Return float32 if the reader takes it, as the last layer's does, else the stored dtype."""
     return DType.F32 if DType.F32 in wanted else y_element(layer)
 
 
 def weights(layer: OpContext[Gemm], arena: WeightPacker) -> FcWeights[Pointer]:
-    """Packed weights and the vectors that go with them."""
+    """Pack weights and their vectors."""
     op = layer.op
     element = x_element(layer)
     outputs = op.weight.shape[0]
@@ -163,7 +163,7 @@ def weights(layer: OpContext[Gemm], arena: WeightPacker) -> FcWeights[Pointer]:
 
 
 def workspace_nbytes(layer: OpContext[Gemm]) -> int:
-    """Room for the parts of split sums."""
+    """Return the bytes for the parts of split sums."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
     if isinstance(tile, GemvTile):
@@ -172,7 +172,7 @@ def workspace_nbytes(layer: OpContext[Gemm]) -> int:
 
 
 def counters(layer: OpContext[Gemm]) -> int:
-    """Two words for each tile of gemm_wgmma, one where groups of gemv walk."""
+    """Return two words for each tile of gemm_wgmma, one where groups of gemv walk."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
     if isinstance(tile, GemvTile):
@@ -183,7 +183,7 @@ def counters(layer: OpContext[Gemm]) -> int:
 def steps(
     layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: FcWeights[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     problem = problem_of(layer)
     choice = choose(problem, layer.facts)
     if isinstance(choice.tile, GemvTile):
@@ -268,7 +268,7 @@ def _gemm(
 
 
 def _output_map(y: TensorDesc, tile: int) -> TmaDescriptor:
-    """The stored output; where it is float32 the kernel does not use the map."""
+    """Return the descriptor of the stored output; the kernel does not use that of float32."""
     element = DType.F16 if y.element is DType.F32 else y.element
     batch, size = y.shape[0], element.nbytes
     pitch = ceil_div(y.pitch, 64) * 64

@@ -40,7 +40,7 @@ class GemmDesc:
 
     @property
     def stored(self) -> DType:
-        """What weights are stored as."""
+        """The dtype of stored weights."""
         return stored(self.element)
 
     @property
@@ -97,12 +97,12 @@ class GemmTile:
     splits: int
 
     def stage_nbytes(self, problem: GemmDesc) -> int:
-        """Bytes of a stage."""
+        """Return the bytes of a stage."""
         x = problem.element
         return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
 
     def stages(self, problem: GemmDesc) -> int:
-        """As many as fit."""
+        """Return as many stages as fit."""
         return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
 
     def fits(self, problem: GemmDesc) -> bool:
@@ -113,7 +113,7 @@ class GemmTile:
         return known and whole and problem.batch > 1 and self.stages(problem) >= 2
 
     def tiles(self, problem: GemmDesc) -> tuple[int, int]:
-        """(along the images, along the outputs)."""
+        """Return the tiles (along the images, along the outputs)."""
         return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
 
 
@@ -122,12 +122,12 @@ KINDS: Final[dict[str, type[Tile]]] = {kind.table_name: kind for kind in (GemvTi
 
 
 def depths(element: DType) -> tuple[int, ...]:
-    """Products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
+    """Return the products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
     return {DType.F16_PAIR: (64,), DType.U8: (128, 256), DType.S8: (128, 256)}.get(element, (64, 128))
 
 
 def usual(problem: GemmDesc, multiprocessors: int) -> Tile:
-    """The one without measurements. gemm_wgmma: as many parts as keep each multiprocessor busy, but no longer sums."""
+    """Return the tile without measurements. gemm_wgmma: parts that keep multiprocessors busy, and no longer sums."""
     if problem.batch == 1:
         return gemv_tile(problem, multiprocessors)
     images, depth = tile_n(problem.batch), depths(problem.element)[0]
@@ -137,10 +137,10 @@ def usual(problem: GemmDesc, multiprocessors: int) -> Tile:
 
 
 def gemv_tile(problem: GemmDesc, multiprocessors: int) -> GemvTile:
-    """The tile with which whole nets are fastest, for weights of that size.
+    """Return the tile with which whole nets are fastest, for weights of that size.
 
     Multiprocessors get shares of the memory's rate that differ by two, so a group takes a row of large weights at a
-    time, or two where each is a block of its own: who is done early takes more.
+    time, or two where each is a block of its own: a group that is done early takes more.
     """
     if problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES:
         whole_row = GemvTile(1, 4, 8)
@@ -151,12 +151,12 @@ def gemv_tile(problem: GemmDesc, multiprocessors: int) -> GemvTile:
 
 
 def tile_n(batch: int) -> int:
-    """Images of a block of gemm_wgmma."""
+    """Return the images of a block of gemm_wgmma."""
     return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
 
 
 def stored(element: DType) -> DType:
-    """What weights are stored as for activations of this element."""
+    """Return the dtype of stored weights for activations of this element."""
     if element in (DType.F16_PAIR, DType.F32):
         return DType.F32
     return DType.S8 if element is DType.U8 else element

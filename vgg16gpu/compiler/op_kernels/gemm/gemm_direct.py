@@ -21,7 +21,7 @@ VARIANTS: Final = (KERNEL.defines, (*KERNEL.defines, CLIPS))  # tools/ptxas.py
 def steps(
     layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del places
     blocks = ceil_div(y.pitch, TILE_OUT) * ceil_div(x.shape[0], TILE_N)
     return (product(layer, x, y, held, KERNEL, Dim3(blocks), Dim3(1)),)

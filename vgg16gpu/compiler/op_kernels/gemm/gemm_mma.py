@@ -32,7 +32,7 @@ VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 
 
 def weights(layer: OpContext[Gemm], arena: WeightPacker) -> MmaWeights:
-    """Weights as (OUT, stored features of x) of the element, and the vectors that go with them."""
+    """Pack weights as (OUT, stored features of x) of the element, and their vectors."""
     op = layer.op
     element = x_element(layer)
     raw = op.weight if layer.quantised is None else layer.quantised.weight
@@ -43,14 +43,14 @@ def weights(layer: OpContext[Gemm], arena: WeightPacker) -> MmaWeights:
 
 
 def workspace_nbytes(layer: OpContext[Gemm]) -> int:
-    """Room for the parts of the sums."""
+    """Return the bytes for the parts of the sums."""
     return gemm_workspace_nbytes(layer.x_shape[0], layer.op.weight.shape[0], _row_nbytes(layer))
 
 
 def steps(
     layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: MmaWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """Two launches: the parts of the sums, and what finishes them."""
+    """Return two launches: the parts of the sums, and the launch that finishes them."""
     op = layer.op
     batch, outputs, length = x.shape[0], op.weight.shape[0], math.prod(x.stored_shape[1:])
     tile = _tile(layer)
@@ -111,7 +111,7 @@ def _tile(layer: OpContext[Gemm]) -> MmaTile:
 
 
 def _row_nbytes(layer: OpContext[Gemm]) -> int:
-    """Bytes of the stored features of an image."""
+    """Return the bytes of the stored features of an image."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
     return element.nbytes * pixels * element.padded(channels)

@@ -26,7 +26,7 @@ TILES = ((4, 1, 2), (4, 2, 2), (4, 4, 1), (4, 8, 1), (8, 16, 1))
 
 
 def tile_defines(tile: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
-    """The macros that a tile stands for."""
+    """Return a tile's macros."""
     return tuple(zip(("TILE_OUT", "TILE_N", "UNROLL_K"), tile, strict=True))
 
 
@@ -34,12 +34,12 @@ VARIANTS = tuple(map(tile_defines, TILES))  # tools/ptxas.py
 
 
 def choose_tile(batch: int) -> tuple[int, int, int]:
-    """The first of `TILES` that holds the batch."""
+    """Return the first of `TILES` that holds the batch, else the last."""
     return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
 
 
 def weights(layer: OpContext[Gemm], arena: WeightPacker) -> PlainWeights:
-    """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
+    """Pack weights as (OUT, stored features of x), bias as (padded OUT,)."""
     op = layer.op
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
     packed = pack_gemm(op.weight, channels, pixels, arena)
@@ -49,7 +49,7 @@ def weights(layer: OpContext[Gemm], arena: WeightPacker) -> PlainWeights:
 def steps(
     layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del places
     tile = choose_tile(x.shape[0])
     tile_out, tile_n, _ = tile
@@ -61,7 +61,7 @@ def steps(
 def product(
     layer: OpContext[Gemm], x: TensorDesc, y: TensorDesc, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
 ) -> KernelLaunch:
-    """The launch of a kernel that takes what `gemm_splitk_f32` takes."""
+    """Return the launch of a kernel with the arguments of `gemm_splitk_f32`."""
     op = layer.op
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)

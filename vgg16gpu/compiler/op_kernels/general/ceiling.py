@@ -13,7 +13,7 @@ _FACTOR, _ADDEND = 0.999, 0.5  # every chain tends to 500: no overflow, no denor
 
 
 def ffma_step(out: Pointer, blocks: int, rounds: int, kind: str) -> KernelLaunch:
-    """`blocks` blocks of arithmetic in registers; writes 4 * BLOCK * blocks bytes to `out`. kind: of the device."""
+    """Return a launch of `blocks` blocks of FMAs that writes 4 * BLOCK * blocks bytes to `out`. kind: of device."""
     threads, chains = BLOCK * blocks, CHAINS[kind]
     return KernelLaunch(
         kernel=Kernel(SOURCE, "ceiling_ffma", (("CHAINS", chains),)),

@@ -69,7 +69,7 @@ def elementwise_step(
     numbers: Sequence[float] = (),
     finish: Activated = NOTHING,
 ) -> KernelLaunch:
-    """One launch: y = [activation](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
+    """Return one launch: y = [activation](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
     target = room(y)
     spread = [operand.broadcast(y.shape) for operand in operands]
     walk = target.walk(*(operand.strides for operand in spread))
@@ -102,20 +102,20 @@ def elementwise_step(
 
 
 def relu_step(x: TensorDesc, y: TensorDesc, names: tuple[str, ...]) -> KernelLaunch:
-    """One launch: a sum of one operand, then ReLU."""
+    """Return one launch: a sum of one operand, then ReLU."""
     return elementwise_step("add", [view(x)], y, names=names, label="relu", finish=Activation(relu=True))
 
 
 def relu_steps(
     layer: OpContext[Relu], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     return (relu_step(x, y, layer.op.names),)
 
 
 def batch_norm_weights(layer: OpContext[BatchNorm], arena: WeightPacker) -> tuple[Pointer, Pointer]:
-    """Per channel scale / sqrt(variance + epsilon), and the shift that goes with it."""
+    """Add per channel scale / sqrt(variance + epsilon), and the shift to it, both float32."""
     op = layer.op
     scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
     shift = op.shift - op.mean * scale
@@ -126,7 +126,7 @@ def batch_norm_weights(layer: OpContext[BatchNorm], arena: WeightPacker) -> tupl
 def batch_norm_steps(
     layer: OpContext[BatchNorm], x: TensorDesc, y: TensorDesc, held: tuple[Pointer, Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del places
     parameters = [_per_channel(pointer, x.shape) for pointer in held]
     operands = [view(x), *parameters]
@@ -136,14 +136,14 @@ def batch_norm_steps(
 def elementwise_steps(
     layer: OpContext[Elementwise], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     function, numbers = _function(layer.op, layer.precision)
     return (_step(layer.op, function, [view(value) for value in x], y, numbers),)
 
 
 def _function(op: Op, precision: str) -> tuple[str, tuple[float, ...]]:
-    """What the kernel calls it, and the numbers that it takes beside operands."""
+    """Return the kernel's name of an op, and its numbers beside the operands."""
     match op:
         case Arithmetic():
             return op.function, ()
@@ -163,7 +163,7 @@ def _function(op: Op, precision: str) -> tuple[str, tuple[float, ...]]:
 def general_batch_norm_steps(
     layer: OpContext[GeneralBatchNorm], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     parameters = [_per_channel(value.pointer, x[0].shape) for value in x[1:]]
@@ -178,7 +178,7 @@ def _step(
 
 
 def _per_channel(pointer: Pointer, shape: Shape) -> View:
-    """A vector with a number for each channel of `shape`, its dimension 1."""
+    """Return a vector with a number for each channel of `shape`, its dimension 1."""
     inner = len(shape) - 2
     return View(pointer, (shape[1], *(1,) * inner), (1, *(0,) * inner))
 

@@ -15,7 +15,7 @@ _STORED = tuple(mma.ELEMENTS.values())
 
 
 def target_elements(precision: str) -> tuple[DType, ...]:
-    """What the target of a map may be made of."""
+    """Return the dtypes that the target of a map may have."""
     return (DType.F32, *((mma.ELEMENTS[precision],) if precision in mma.ELEMENTS else ()))
 
 
@@ -40,7 +40,7 @@ VARIANTS = (
 def steps(
     layer: OpContext[FeatureLoss], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. x: the feature, its target and, for unit vectors, a weight for each channel."""
+    """Return one launch. x: the feature, its target and, for unit vectors, a weight for each channel."""
     del held
     op, (feature, target, *weights) = layer.op, x
     pixels, channels = pixels_and_channels(feature.shape)
@@ -74,22 +74,22 @@ def steps(
 
 
 def _pitch(value: TensorDesc, channels: int | None = None) -> int:
-    """Elements from a pixel, or a row of a matrix, to the next. channels: of a target that comes from outside."""
+    """Return the elements from a pixel, or a row of a matrix, to the next. channels: of a target from outside."""
     return value.pitch if value.layout is Layout.NHWC else channels or pixels_and_channels(value.shape)[1]
 
 
 def _supports_stored(layer: OpContext[FeatureLoss]) -> bool:
-    """Maps, as tensor cores store them; a Gram matrix is float32."""
+    """Return whether x is a map as tensor cores store it; a Gram matrix is float32."""
     return len(layer.x_shape) == 4 and (mma.supports(layer) or mma_pairs.stores_pairs(layer))
 
 
 def _supports_wgmma(layer: OpContext[FeatureLoss]) -> bool:
-    """The same, and pairs."""
+    """Return whether x is a map as Hopper's tensor cores store it, pairs included."""
     return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
 
 
 def _input_dtypes(layer: OpContext[FeatureLoss]) -> tuple[DType, ...]:
-    """What tensor cores store; float16 also with what its rounding has left."""
+    """Return the dtypes that tensor cores store, for fp16 pairs too, and float32."""
     rest = (DType.F16_PAIR,) if layer.precision == "fp16" else ()
     return (wgmma.ELEMENTS[layer.precision], *rest, DType.F32)
 

@@ -30,7 +30,7 @@ SLICE = 1024  # pixels of a block
 def steps(
     layer: OpContext[Gram], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """Two launches: sums over slices of the pixels, then those of the slices."""
+    """Return two launches: sums over slices of the pixels, then those of the slices."""
     del held
     batch, channels, *sides = x.shape
     pixels, tiles, elements = math.prod(sides), ceil_div(channels, TILE), channels * channels
@@ -64,7 +64,7 @@ def steps(
 
 
 def workspace_nbytes(layer: OpContext[Gram]) -> int:
-    """A matrix for each slice of the pixels of each image."""
+    """Return the bytes of a float32 matrix for each slice of the pixels of each image."""
     batch, channels = layer.x_shape[:2]
     return 4 * batch * _slices(layer.x_shape) * channels * channels
 
@@ -72,7 +72,7 @@ def workspace_nbytes(layer: OpContext[Gram]) -> int:
 def gradient_steps(
     layer: OpContext[GramGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch: the map times the gradient, which is symmetric, and so counts twice."""
+    """Return one launch: the map times the gradient, which is symmetric, and so counts twice."""
     del held, places
     gradient, inp = x
     channels, pixels = inp.shape[1], math.prod(inp.shape[2:])
@@ -84,7 +84,7 @@ def gradient_steps(
 
 
 def _pixels_by_channels(value: TensorDesc) -> View:
-    """An NHWC map as a matrix for each image."""
+    """View an NHWC map as a matrix (pixels, channels) for each image."""
     batch, channels, *sides = value.shape
     pixels = math.prod(sides)
     return View(value.pointer, (batch, pixels, channels), (pixels * value.pitch, value.pitch, 1))

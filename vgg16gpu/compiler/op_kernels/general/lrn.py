@@ -13,7 +13,7 @@ from vgg16gpu.program.types import TensorDesc
 def steps(
     layer: OpContext[LocalResponseNorm], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     count = math.prod(y.stored_shape)

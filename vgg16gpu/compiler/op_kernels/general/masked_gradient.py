@@ -31,9 +31,9 @@ _F32: Final = DType.F32
 
 
 def kernel(x: Sequence[DType], y: DType, pools: bool, width: int, *, factors: int = 0, clips: bool = False) -> Kernel:
-    """The kernel compiled for a map and gradients of these elements, and a result of that.
+    """Return the kernel for a map and gradients of elements `x`, and a result of element `y`.
 
-    factors: a bit for each gradient that has one for each image. clips: whether the map is what a Clip has given.
+    factors: a bit for each gradient that has one for each image. clips: whether the map is a Clip's result.
     """
     map_, *gradients = x
     element = next((each for each in (*gradients, y, map_) if each is not DType.F32), DType.F32)
@@ -46,12 +46,12 @@ def kernel(x: Sequence[DType], y: DType, pools: bool, width: int, *, factors: in
 
 
 def _is_scaled(y: DType) -> int:
-    """Whether a result of this element has a factor for each image: float16 has no room for gradients otherwise."""
+    """Return 1 if a result of this element has a factor for each image, which float16 needs for gradients."""
     return int(y in (DType.F16, DType.F16_PAIR))
 
 
 def _variants(element: DType, out: DType, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Those of a perceptual loss, one or two gradients in the map's element or in float32."""
+    """Yield the macros of a perceptual loss: one or two gradients in the map's element or in float32."""
     for pools in (False, True):
         for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
             factors = int(element in (DType.F16, DType.F16_PAIR) and gradients[0] is element)
@@ -59,7 +59,7 @@ def _variants(element: DType, out: DType, width: int) -> Iterator[tuple[tuple[st
 
 
 def _clip_variants() -> Iterator[tuple[tuple[str, int], ...]]:
-    """Of a map that a Clip has given, as each precision stores it, with two gradients."""
+    """Yield the macros for a Clip's map, as each precision stores it, with two gradients."""
     for element, out, width in ((_F32, _F32, 4), (DType.F16, _F32, 8), (DType.BF16, DType.BF16, 8)):
         for pools in (False, True):
             yield kernel((element, _F32, _F32), out, pools, width, clips=True).defines
@@ -90,7 +90,7 @@ VARIANTS += tuple(
 def steps(
     layer: OpContext[MaskedGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. x: what the ReLU or the Clip has given, then gradients."""
+    """Return one launch. x: the result of the ReLU or the Clip, then gradients."""
     del held
     op, gradients = layer.op, x[1:]
     batch, channels, height, width = y.shape
@@ -131,7 +131,7 @@ def steps(
 
 
 def _launch(op: MaskedGradient, height: int, width: int, vectors: int) -> tuple[Dim3, Dim3]:
-    """The grid of one image whose pixels have so many vectors, and a block."""
+    """Return the grid of one image with `vectors` vectors a pixel, and a block."""
     side, columns = (2, 1) if op.pools else (1, PIXELS)  # of a thread's pixels
     places_across = ceil_div(width, side * columns)
     lanes = min(vectors, THREADS)
@@ -156,12 +156,12 @@ def _input_dtypes(layer: OpContext[MaskedGradient]) -> tuple[DType, ...]:
 
 
 def _output_dtype(layer: OpContext[MaskedGradient], wanted: tuple[DType, ...]) -> DType:
-    """bfloat16 where that is multiplied; float16 and pairs need a factor of each image: the planner knows where."""
+    """Return bfloat16 if a reader multiplies it, else float32; for float16's factors the planner decides."""
     return DType.BF16 if layer.precision == "bf16" and DType.BF16 in wanted else DType.F32
 
 
 def _strides(value: TensorDesc) -> tuple[int, ...]:
-    """Of (n, h, w, c), in elements."""
+    """Return strides of (n, h, w, c), in elements."""
     image, channel, row, column = view(value).strides
     return image, row, column, channel
 

@@ -46,7 +46,7 @@ class Product:
 def steps(
     layer: OpContext[MatMul], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     made = product(op, x, y)
@@ -59,7 +59,7 @@ def steps(
 def product_step(
     made: Product, *, alpha: float, names: tuple[str, ...], nbytes: int, label: str, beta: float = 0.0
 ) -> KernelLaunch:
-    """One launch: out = alpha * (a @ b) + beta * c."""
+    """Return one launch: out = alpha * (a @ b) + beta * c."""
     a, b, c, out = made.a, made.b, made.c, made.out
     (m, k), n = a.shape[-2:], b.shape[-1]
     *batch, rows, columns = made.extents
@@ -81,7 +81,7 @@ def product_step(
 
 
 def product(op: MatMul, x: Sequence[TensorDesc], y: TensorDesc) -> Product:
-    """What is multiplied, by the rules of numpy.matmul: vectors are matrices of one row (a) or column (b)."""
+    """Return the product by the rules of numpy.matmul: vectors are matrices of one row (a) or column (b)."""
     left, right = view(x[0]), view(x[1])
     vectors = len(left.shape) == 1, len(right.shape) == 1
     a = _with_axis(left, 0) if vectors[0] else left
@@ -100,7 +100,7 @@ def product(op: MatMul, x: Sequence[TensorDesc], y: TensorDesc) -> Product:
 
 
 def _as_matrices(tensor: View, a_is_vector: bool, b_is_vector: bool) -> View:
-    """A tensor of the product's shape with the rows and columns that vectors did not give it."""
+    """View a tensor of the product's shape with an axis for each operand that is a vector."""
     if a_is_vector:
         tensor = _with_axis(tensor, len(tensor.shape) - (not b_is_vector))
     return _with_axis(tensor, len(tensor.shape)) if b_is_vector else tensor

@@ -25,7 +25,7 @@ VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 def steps(
     layer: OpContext[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     batch, rows, columns, pitch = y.stored_shape
@@ -53,7 +53,7 @@ def steps(
 def global_steps(
     layer: OpContext[GlobalPool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     batch, height, width, pitch = x.stored_shape

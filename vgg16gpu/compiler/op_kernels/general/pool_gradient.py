@@ -16,7 +16,7 @@ VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 def steps(
     layer: OpContext[PoolGradient], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. x: the gradient of what was pooled, and the map before the pool; y: the gradient of that map."""
+    """Return one launch. x: the gradient of the pool's result, and the pool's input; y: the gradient of that input."""
     del held, places
     op, (gradient, inp) = layer.op, x
     batch, height, width, pitch = y.stored_shape

@@ -29,7 +29,7 @@ VARIANTS = tuple((("ELEMENT", element.number),) for element in (DType.F16, DType
 def steps(
     layer: OpContext[Pool], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held
     _, _, height, width = x.shape
     batch, rows, columns, pitch = y.stored_shape
@@ -48,12 +48,12 @@ def steps(
 
 
 def supports_wgmma(layer: OpContext[Pool]) -> bool:
-    """The pools of a VGG, of what Hopper's tensor cores store in floating point."""
+    """Return whether it is a VGG's pool of a map that Hopper's tensor cores store in floating point."""
     return wgmma.has_wgmma(layer.facts) and layer.precision in wgmma.ELEMENTS and _is_plain(layer.op)
 
 
 def supports_mma(layer: OpContext[Pool]) -> bool:
-    """The same for every card's tensor cores."""
+    """Return whether it is a VGG's pool of a map that any card's tensor cores store."""
     is_stored = layer.precision in mma.ELEMENTS and mma.supports(layer)
     return (is_stored or mma_pairs.stores_pairs(layer)) and _is_plain(layer.op)
 

@@ -24,7 +24,7 @@ SOURCE = "power_of_two.cu"
 def steps(
     layer: OpContext[PowerOfTwo], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """Two launches: the largest magnitude of each image, then its factor."""
+    """Return two launches: the largest magnitude of each image, then its factor."""
     del held
     batch = x.shape[0]
     return (
@@ -42,7 +42,7 @@ def steps(
 
 
 def counters(layer: OpContext[PowerOfTwo]) -> int:
-    """A word for each image."""
+    """Return one word for each image."""
     return layer.x_shape[0]
 
 

@@ -45,7 +45,7 @@ def copy_step(
     steps: tuple[int, ...] | None = None,
     fill: float = 0.0,
 ) -> KernelLaunch:
-    """One launch: the element i of `target` is element starts + i * steps of `source`, or `fill` beyond its ends.
+    """Return one launch: element i of `target` is element starts + i * steps of `source`, or `fill` beyond its ends.
 
     Dimensions of both are in the ONNX order of the output. Without starts and steps: element i.
     """
@@ -56,14 +56,14 @@ def copy_step(
 
 
 def whole(y: TensorDesc) -> CopyTarget:
-    """All of a value."""
+    """Return all of a value as a target."""
     return CopyTarget(y.pointer, room(y))
 
 
 def transpose_steps(
     layer: OpContext[Transpose], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     return (copy_step(view(x).permuted(op.permutation), whole(y), names=op.names, label="transpose"),)
@@ -72,7 +72,7 @@ def transpose_steps(
 def slice_steps(
     layer: OpContext[Slice], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     steps = tuple(step if size > 1 else 1 for step, size in zip(op.steps, y.shape, strict=True))  # 2^40, say, to one
@@ -82,7 +82,7 @@ def slice_steps(
 def pad_steps(
     layer: OpContext[Pad], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     op = layer.op
     starts = tuple(-before for before in op.before)
@@ -92,7 +92,7 @@ def pad_steps(
 def concat_steps(
     layer: OpContext[Concat], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch for each operand; the last one also writes y's padding where that lies behind it."""
+    """Return one launch for each operand; the last one also writes y's padding where that lies behind it."""
     del held, places
     op = layer.op
     made, begin = [], 0
@@ -107,7 +107,7 @@ def concat_steps(
 def reshape_steps(
     layer: OpContext[Reshape], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     source, target = view(x), whole(y)
     missing = StridedIndexer.RANK - len(source.shape)
@@ -117,7 +117,7 @@ def reshape_steps(
 
 
 def gather_weights(layer: OpContext[Gather], arena: WeightPacker) -> tuple[Pointer]:
-    """The indices."""
+    """Add the indices as int32."""
     op = layer.op
     return (arena.add(np.ascontiguousarray(op.indices, np.int32)),)
 
@@ -125,7 +125,7 @@ def gather_weights(layer: OpContext[Gather], arena: WeightPacker) -> tuple[Point
 def gather_steps(
     layer: OpContext[Gather], x: TensorDesc, y: TensorDesc, held: tuple[Pointer], places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch. Raises ModelError for an index that x does not have."""
+    """Return one launch. Raises ModelError for an index that x does not have."""
     del places
     op = layer.op
     if op.indices.size and op.indices.max() >= x.shape[op.axis]:
@@ -143,7 +143,7 @@ def gather_steps(
 
 
 def _part(y: TensorDesc, axis: int, begin: int, size: int, *, is_last: bool) -> CopyTarget:
-    """Where an operand of a concatenation goes that has `size` of y's elements along `axis`, from `begin` on."""
+    """Return the target of an operand of a concatenation: `size` of y's elements along `axis`, from `begin` on."""
     all_of_it = room(y)
     dim = all_of_it.order.index(axis)
     stored = all_of_it.extents[dim] - begin if is_last else size

@@ -15,7 +15,7 @@ SOURCE = "row_sum.cu"
 def steps(
     layer: OpContext[RowSum], x: tuple[TensorDesc, ...], y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     missing = MAX_ROWS - len(x)
     return (

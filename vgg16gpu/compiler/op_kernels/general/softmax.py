@@ -17,7 +17,7 @@ SOURCE = "softmax.cu"
 def steps(
     layer: OpContext[Softmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     batch, features = x.shape
     return (
@@ -37,7 +37,7 @@ def steps(
 def axis_steps(
     layer: OpContext[AxisSoftmax], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch, for values of any rank and layout."""
+    """Return one launch, for values of any rank and layout."""
     del held, places
     op = layer.op
     inner = range(op.axis, op.last + 1)
@@ -62,7 +62,7 @@ def axis_steps(
 
 
 def _part(whole: IterationSpace, dims: Container[int]) -> IterationSpace:
-    """Those dimensions alone."""
+    """Return the space of these dimensions alone."""
     kept = [place for place, dim in enumerate(whole.order) if dim in dims]
     fields = (whole.order, whole.extents, whole.limits, whole.strides)
     return IterationSpace(*(tuple(field[place] for place in kept) for field in fields))

@@ -28,7 +28,7 @@ VARIANTS = tuple(
 
 
 def convert(x: TensorDesc, y: TensorDesc, maxima: Pointer) -> KernelLaunch:
-    """The same NHWC value, or matrix, in the element of y. `maxima`: words for the largest magnitude of each image."""
+    """Convert an NHWC value, or matrix, to the element of y. `maxima`: words for each image's largest magnitude."""
     batch, *spatial, _ = x.stored_shape
     pixels = math.prod(spatial)
     numbers = (pixels, x.shape[1], x.pitch, y.pitch)

@@ -36,7 +36,7 @@ class _Matrices(NamedTuple):
 
 
 def give(x: TensorDesc, form: TensorFormat, target: Pointer, images: int | None = None) -> KernelLaunch:
-    """A stored value in this form at `target`: all of it, or its first images."""
+    """Write a stored value in this form to `target`: all of it, or its first `images` images."""
     found = _matrices(x, form)
     images = images or _images(x)
     straight = Dim3(max(1, min(MAX_BLOCKS, ceil_div(found.rows * found.columns, BLOCK))), images)

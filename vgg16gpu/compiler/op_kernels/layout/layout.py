@@ -26,13 +26,13 @@ MAX_INPUT_BLOCKS = 64  # per image
 
 
 def input_blocks(shape: Shape, kind: str) -> int:
-    """Blocks per image of the kernels that take an input in; on a CPU few, as a thread costs as much as many pixels."""
+    """Return the input kernels' blocks per image; few on a CPU, as a thread costs as much as many pixels."""
     block_pixels = BLOCK * (16 if kind == "cpu" else 1)
     return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), block_pixels))
 
 
 def take_in(source: HostInput, y: TensorDesc, status: Pointer, kind: str) -> KernelLaunch:
-    """The input as the host left it into float32 NHWC; NaN and Inf are told in the status words. kind: of device."""
+    """Convert the host's input to float32 NHWC; NaN and Inf are noted in the status words. kind: of device."""
     blocks = input_blocks(y.shape, kind)
     if source.normalisation:
         return preprocess.from_bytes(source.pointer, y, source.normalisation, blocks, source.limits)
@@ -53,7 +53,7 @@ def take_in(source: HostInput, y: TensorDesc, status: Pointer, kind: str) -> Ker
 
 
 def from_nhwc(x: TensorDesc, y: TensorDesc, names: tuple[str, ...], label: str) -> KernelLaunch:
-    """A value in the device layout into the order of the ONNX graph. y may have another rank, or a padded pitch."""
+    """Convert a value from NHWC to the order of the ONNX graph. y may have another rank, or a padded pitch."""
     batch, channels, *spatial = x.shape
     row = math.prod(y.stored_shape[1:]) if y.layout is Layout.PLAIN else y.pitch
     return KernelLaunch(
@@ -70,7 +70,7 @@ def from_nhwc(x: TensorDesc, y: TensorDesc, names: tuple[str, ...], label: str) 
 def flatten_steps(
     layer: OpContext[Flatten], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch."""
+    """Return one launch."""
     del held, places
     return (from_nhwc(x, y, layer.op.names, "flatten"),)
 
@@ -78,7 +78,7 @@ def flatten_steps(
 def identity_steps(
     layer: OpContext[Identity], x: TensorDesc, y: TensorDesc, held: NoWeights, places: OpMemory
 ) -> tuple[KernelLaunch, ...]:
-    """One launch: a copy, left only where somebody asks for both names of a value."""
+    """Return one launch: a copy, left only where outputs name a value twice."""
     del held, places
     flat = TensorDesc(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
     return (from_nhwc(flat, TensorDesc(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)

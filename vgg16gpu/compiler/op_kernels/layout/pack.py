@@ -22,7 +22,7 @@ SLAB_NBYTES = 32 << 20  # of raw weights in the staging buffer at a time
 
 
 def pack_conv(weight: Array, row_alignment: int, arena: WeightPacker) -> Pointer:
-    """(OC, C, KH, KW) -> (KH * KW * padded C, rounded up to `row_alignment`, padded OC)."""
+    """Pack (OC, C, KH, KW) to (KH * KW * padded C, rounded up to `row_alignment`, padded OC)."""
     key = "conv", id(weight)
     return arena.once(key, lambda: _pack_conv(weight, row_alignment, arena))
 
@@ -41,7 +41,7 @@ def _pack_conv(weight: Array, row_alignment: int, arena: WeightPacker) -> Pointe
 def pack_gemm(
     weight: Weights, channels: int, pixels: int, arena: WeightPacker, element: DType = DType.F32, alignment: int = 4
 ) -> Pointer:
-    """(OUT, C * pixels) -> (OUT, pixels, C padded to `alignment`) of `element`, or as it is where that is the same.
+    """Pack (OUT, C * pixels) to (OUT, pixels, C padded to `alignment`) of `element`, unless it is so already.
 
     Kernels that want the same form share one copy.
     """
@@ -72,5 +72,5 @@ def _pack_gemm(
 
 
 def gemm_input(x_shape: tuple[int, ...], flattens: bool) -> tuple[int, int]:
-    """(channels, pixels) of the input of a Gemm as its weights see it."""
+    """Return (channels, pixels) of the input of a Gemm as its weights see it."""
     return (x_shape[1], math.prod(x_shape[2:])) if flattens else (x_shape[-1], 1)

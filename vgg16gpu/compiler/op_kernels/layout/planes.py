@@ -18,7 +18,7 @@ _BLOCKS: Final = 32  # of a picture
 
 
 def table(sources: Integers, targets: Integers, heights: Integers, widths: Integers, samplings: Integers) -> Words:
-    """The header and the entries of a batch, as `step` reads them.
+    """Return the header and the entries of a batch, int32, as `step` reads them.
 
     sources, targets: offsets in its `pool` and `out`. samplings: as in `program.ycbcr`.
     """
@@ -31,7 +31,7 @@ def table(sources: Integers, targets: Integers, heights: Integers, widths: Integ
 
 
 def step(out: Pointer, pool: Pointer, table: Pointer, most: int) -> KernelLaunch:
-    """A launch that makes (height, width, 3) bytes of every picture in `table`, at most `most`, to 65535.
+    """Return a launch that writes (height, width, 3) bytes of every picture in `table`, at most `most`, to 65535.
 
     The blocks of pictures that the table lacks return at once. The table lies at a multiple of 4 bytes.
     """

@@ -35,7 +35,7 @@ class Normalisation:
 
 
 def weights(normalisation: Normalisation, arena: WeightPacker) -> tuple[Pointer, Pointer]:
-    """Scale and shift of each channel."""
+    """Add scale and shift of each channel."""
     scale, shift = normalisation.scale_and_shift
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)
 
@@ -43,7 +43,7 @@ def weights(normalisation: Normalisation, arena: WeightPacker) -> tuple[Pointer,
 def from_bytes(
     source: Pointer, y: TensorDesc, normalisation: tuple[Pointer, Pointer], blocks: int, limits: Limits | None = None
 ) -> KernelLaunch:
-    """(N, H, W, C) bytes at `source` into normalised values at `y`, clipped to limits, by `blocks` blocks an image."""
+    """Normalise (N, H, W, C) bytes at `source` into `y`, clipped to limits, by `blocks` blocks an image."""
     batch, channels, *spatial = y.shape
     return KernelLaunch(
         kernel=taking(Kernel("preprocess.cu", "preprocess_u8"), limits),

@@ -41,7 +41,7 @@ class PassOrder(Enum):
     STEEP = "steep"  # from 13.0 on: the height loses more than twice what the width loses
 
     def down_first(self, heights: Integers, widths: Integers, rows: Integers, columns: Integers) -> Flags:
-        """Which pictures of (heights, widths) that become (rows, columns)."""
+        """Return which pictures of (heights, widths), resized to (rows, columns), are resized downwards first."""
         if self is PassOrder.NONE:
             return np.zeros(np.shape(heights), np.bool_)
         lower: Flags = rows < heights
@@ -63,12 +63,12 @@ class ResizeSpec:
 
 
 def takes(heights: Integers, widths: Integers) -> Flags:
-    """Which pictures the kernel takes: those with sides from 1 to MAX_SIDE."""
+    """Return which pictures the kernel accepts: those with sides from 1 to MAX_SIDE."""
     return (np.minimum(heights, widths) >= 1) & (np.maximum(heights, widths) <= MAX_SIDE)
 
 
 def scratch_nbytes(fit: ResizeSpec, heights: Integers, widths: Integers) -> npt.NDArray[np.int64]:
-    """Bytes of scratch on the device for each picture: first pixel, number and weights of each row and column."""
+    """Return each picture's bytes of device scratch: first pixel, number and weights of each row and column."""
     rows, columns = _resized(fit, heights, widths)
     height, width = fit.size
     words = height * (2 + _taps(fit, heights, rows)) + width * (2 + _taps(fit, widths, columns))
@@ -83,11 +83,11 @@ def entries(
     rows: Integers,
     fitted: Flags | None = None,
 ) -> Words:
-    """(n, ENTRY_WORDS): where each picture lies, what becomes of it, and its row of the output.
+    """Return (n, ENTRY_WORDS) int32: each picture's place, its sizes before and after, and its row of the output.
 
     offsets: in the pool, of (height, width, channels) bytes each. Pictures that are `fitted` already, of the network's
-    size and in its order of channels, stay as they are. Each has its own scratch, as `scratch_nbytes` says.
-    Raises ValueError for pictures that the kernel does not take.
+    size and in its order of channels, stay as they are. Each has its own scratch, as `scratch_nbytes` says. Raises
+    ValueError for pictures that the kernel does not accept.
     """
     heights, widths = np.asarray(heights, np.int64), np.asarray(widths, np.int64)
     fitted = np.zeros(heights.shape, np.bool_) if fitted is None else fitted
@@ -120,20 +120,20 @@ def table(
     rows: Integers,
     fitted: Flags | None = None,
 ) -> Words:
-    """The header and the entries of a batch, as the steps read them."""
+    """Return the header and the entries of a batch, int32, as the steps read them."""
     found = entries(fit, offsets, heights, widths, rows, fitted)
     return with_header(found)
 
 
 def with_header(entries: Words) -> Words:
-    """The words of a table of pictures: how many there are, then the entries."""
+    """Return the words of a table of pictures: their number, then the entries."""
     return np.concatenate([np.array([len(entries)] + [0] * (HEADER_WORDS - 1), np.int32), entries.ravel()])
 
 
 def steps(
     fit: ResizeSpec, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int
 ) -> tuple[KernelLaunch, ...]:
-    """Two launches that make (row, H, W, channels) bytes at `out` of every picture in `table`, at most `most`.
+    """Return two launches that write (row, H, W, channels) bytes at `out` of every picture in `table`.
 
     Their grids are for `most` pictures, to 65535; the blocks of those that the table lacks return at once. Table and
     scratch lie at multiples of 4 bytes, pictures and output anywhere.
@@ -163,7 +163,7 @@ def steps(
 def _resized(
     fit: ResizeSpec, heights: Integers, widths: Integers
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows and columns that each picture has before the crop."""
+    """Return the rows and columns that each picture has before the crop."""
     heights, widths = np.asarray(heights, np.int64), np.asarray(widths, np.int64)
     if fit.crop:
         return resized_shape(heights, widths, fit.size, larger=np.maximum)
@@ -171,7 +171,7 @@ def _resized(
 
 
 def _taps(fit: ResizeSpec, sizes: Integers, resized: Integers) -> npt.NDArray[np.int64]:
-    """The most pixels of a picture that a row or column is made of."""
+    """Return the most pixels of a picture that contribute to a row or column."""
     if fit.interpolation == "nearest":
         return np.ones(np.shape(sizes), np.int64)
     reach = _SUPPORT[fit.interpolation] * np.maximum(sizes / resized, 1.0)
@@ -179,10 +179,10 @@ def _taps(fit: ResizeSpec, sizes: Integers, resized: Integers) -> npt.NDArray[np
 
 
 def _origin(resized: Integers, size: int) -> npt.NDArray[np.int64]:
-    """Where the centre crop begins; halves go to the even side, as Python's round takes them."""
+    """Return where the centre crop begins; halves go to the even side, as Python's round takes them."""
     return np.rint((resized - size) / 2).astype(np.int64)
 
 
 def halves(numbers: Integers) -> Words:
-    """(n, 2): the low and the high words of numbers of 64 bits."""
+    """Split 64-bit numbers into low and high words, (n, 2)."""
     return np.ascontiguousarray(numbers, "<i8").view("<i4").reshape(-1, 2)

@@ -30,13 +30,13 @@ class WeightRows(NamedTuple):
 
 
 def reserve(channels: int, uniform: bool, arena: WeightPacker) -> ActivationScale:
-    """Room for the scales of a value, in whole tiles of channels, and for what they are chosen from."""
+    """Reserve the scales of a value, in whole tiles of channels, and the magnitudes they are chosen from."""
     stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
     return ActivationScale(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
 
 
 def unit(channels: int, arena: WeightPacker) -> ActivationScale:
-    """Scales of 1, which nothing chooses, in whole tiles of channels."""
+    """Add fixed scales of 1, in whole tiles of channels."""
     stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
     ones = arena.add(np.ones(stored, np.float32))
     return ActivationScale(ones, ones, ones, stored, uniform=True)
@@ -72,10 +72,10 @@ def scale_rows(
     folds: bool,
     correction: float = 1.0,
 ) -> RowScales:
-    """Room for the scales of `rows` rows of weights, `stored` with padding, which the build fixes once it knows x.
+    """Reserve scales for `rows` rows of weights, `stored` with padding; the build sets them once it knows x.
 
     With `folds`, the scales of x are divided out of the weights channel by channel; else x has one scale for all
-    channels, which stays in the sums. `level`: where the rows say how large their outputs may be. `correction`: what
+    channels, which stays in the sums. `level`: where the rows write how large their outputs may be. `correction`: what
     makes up for sums that come out too small.
     """
     made = RowScales(*(arena.add_zeros(stored) for _ in range(3)))

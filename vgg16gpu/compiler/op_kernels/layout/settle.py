@@ -36,10 +36,10 @@ def settle(
     allows_nonfinite: bool,
     guard: Pointer | None = None,
 ) -> list[KernelLaunch]:
-    """Launches that note in `found` what the control words say of the first images, which are `first` and following.
+    """Return launches that note in `found` what the control words say of `images` images from `first` on.
 
-    The rows of images without a valid result become NaN. guard: where to say which images need the second pass that
-    follows; those with lost values do, instead.
+    The rows of images without a valid result become NaN. guard: where to write which images need the second pass that
+    follows; images with lost values do, instead.
     """
     return [
         _step(
@@ -55,7 +55,7 @@ def settle(
 
 
 def _follows(guard: Pointer | None, start: int) -> int:
-    """As the kernel counts it: no second pass, one, and one for which this launch names the images."""
+    """Return 0 without a second pass, 2 if one follows and this launch names its images, 1 otherwise."""
     if guard is None:
         return 0
     return 2 if start == 0 else 1
@@ -89,7 +89,7 @@ def _step(
 
 
 def _rows(output: RunOutput) -> tuple[int, int, int, int]:
-    """Rows, columns, pitch and bytes of an element."""
+    """Return rows, columns, pitch and bytes of an element."""
     (images, *inner), form = output.shape or (1,), output.form
     images = images if output.is_whole else 1
     if form.pitch is None:

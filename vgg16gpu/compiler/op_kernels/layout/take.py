@@ -19,7 +19,7 @@ MAX_BLOCKS = 1024  # per image
 def take(
     x: Pointer, element: DType, shape: Shape, strides: Sequence[int], target: Pointer, end: Pointer
 ) -> KernelLaunch:
-    """Images of any strides (in elements) to `target`, dense, as uint8 or float32; zeros from behind them to `end`."""
+    """Copy images of any strides (in elements) to `target`, dense, as uint8 or float32; zeros behind them to `end`."""
     images, values = shape[0], math.prod(shape[1:])
     behind = Pointer(target.arena, target.offset + images * values * (1 if element is DType.U8 else 4))
     extents, steps = _joined(shape[1:], strides[1:])
@@ -38,7 +38,7 @@ def take(
 
 
 def clear(place: Pointer, end: Pointer) -> KernelLaunch:
-    """Zeros from `place` to `end`: for images that need not be taken."""
+    """Write zeros from `place` to `end`, for images that are not copied."""
     zeros = end.offset - place.offset
     return KernelLaunch(
         kernel=Kernel(SOURCE, "take_dense", (("ELEMENT", DType.F32.number),)),
@@ -50,7 +50,7 @@ def clear(place: Pointer, end: Pointer) -> KernelLaunch:
 
 
 def _joined(shape: Shape, strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same elements in the same order, described by as few dimensions as will do."""
+    """Return the shape and strides of the same elements in the same order with as few dimensions as possible."""
     found: list[tuple[int, int]] = []
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:
