@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.graph import Graph
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import PlanOptions
-from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.base import Device, Transfer, step_by_step
 from vgg16gpu.program.launch import KernelLaunch
 from vgg16gpu.program.types import Arena
 from vgg16gpu.runtime.engine import Engine
@@ -79,3 +79,7 @@ class _OneByOne:
     def bind(self, steps: Sequence[KernelLaunch], bases: Mapping[Arena, int], **_: bool) -> Callable[[], None]:
         """Return what enqueues the steps in order."""
         return self._device.bind(steps, bases, as_graph=False)
+
+    def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
+        """Return what copies in, launches, and copies out, one after the other."""
+        return step_by_step(self._device, upload, launch, download)
