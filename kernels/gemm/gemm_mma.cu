@@ -118,7 +118,7 @@ __device__ __forceinline__ void add_sum(float& sum, float bits) { sum += bits; }
 __device__ __forceinline__ void add_sum(int& sum, float bits) { sum += __float_as_int(bits); }
 
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_finish(
-    void* __restrict__ out, int* __restrict__ maxima, const void* __restrict__ partial,
+    void* __restrict__ out, int* __restrict__ maxima, const void* partial,  // read behind the wait
     const float* __restrict__ dequant, const float* __restrict__ bias, const float* __restrict__ out_scale, int N,
     int OUT, int pitch, int parts, ACTIVATION_PARAMETER(activation), int maxima_stride) {
   const int OUTP = (OUT + 63) / 64 * 64;
@@ -126,6 +126,7 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_finish(
   const int n = blockIdx.x / blocks_per_image;
   const int o = (blockIdx.x % blocks_per_image * FINISH_THREADS + threadIdx.x) * 4;
   int magnitude = 0;
+  wait_for_previous_kernel();
   if (o < pitch) {
     Sum sum[4] = {};
     for (int part = 0; part < parts; part++) {

@@ -183,7 +183,7 @@ gemm_mma_pairs(float* __restrict__ partial, const void* __restrict__ inp, const 
 }
 
 extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_pairs_finish(
-    void* __restrict__ out, int* __restrict__ maxima, const float* __restrict__ partial,
+    void* __restrict__ out, int* __restrict__ maxima, const float* partial,  // read behind the wait
     const float* __restrict__ dequant, const float* __restrict__ bias, const float* __restrict__ out_scale, int N,
     int OUT, int pitch, int parts, ACTIVATION_PARAMETER(activation), int maxima_stride) {
   const int OUTP = (OUT + 63) / 64 * 64;
@@ -191,6 +191,7 @@ extern "C" __global__ void __launch_bounds__(FINISH_THREADS) gemm_mma_pairs_fini
   const int n = blockIdx.x / blocks_per_image;
   const int o = (blockIdx.x % blocks_per_image * FINISH_THREADS + threadIdx.x) * 4;
   int magnitude = 0;
+  wait_for_previous_kernel();
   if (o < pitch) {
     float sum[4] = {}, b[4], d[4], scale[4], value[4];
     for (int part = 0; part < parts; part++) {

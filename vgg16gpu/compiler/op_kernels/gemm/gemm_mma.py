@@ -57,21 +57,19 @@ def steps(
     main, last = tile.gemm_kernels(x.element, y.element)
     parts, part_nbytes = gemm_parts(length * x.element.nbytes)
     label = f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}"
-    return (
-        KernelLaunch(
-            kernel=main,
-            grid=gemm_grid(tile, batch, outputs, length * x.element.nbytes),
-            block=Dim3(tile.threads),
-            arguments=(places.workspace, x.pointer, held.weight, *scalars(batch, outputs, length, part_nbytes)),
-            shared=tile.shared,
-            flop=2 * batch * op.weight.size,
-            nbytes=x.nbytes + x.element.nbytes * op.weight.size,
-            names=op.names,
-            label=label,
-            programmatic=starts_early(layer.facts, batch),
-        ),
-        finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
+    product = KernelLaunch(
+        kernel=main,
+        grid=gemm_grid(tile, batch, outputs, length * x.element.nbytes),
+        block=Dim3(tile.threads),
+        arguments=(places.workspace, x.pointer, held.weight, *scalars(batch, outputs, length, part_nbytes)),
+        shared=tile.shared,
+        flop=2 * batch * op.weight.size,
+        nbytes=x.nbytes + x.element.nbytes * op.weight.size,
+        names=op.names,
+        label=label,
+        programmatic=starts_early(layer.facts, batch),
     )
+    return product, finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, product)
 
 
 def finish_step(
@@ -81,11 +79,11 @@ def finish_step(
     vectors: tuple[Pointer, Pointer, Pointer],
     places: OpMemory,
     parts: int,
-    label: str,
+    product: KernelLaunch,
 ) -> KernelLaunch:
     """Return the launch that adds the parts of each sum in order and stores y.
 
-    vectors: dequant, bias and out_scale. label: of the launch before.
+    vectors: dequant, bias and out_scale. product: the launch before.
     """
     batch, outputs = y.shape[0], op.weight.shape[0]
     return KernelLaunch(
@@ -100,7 +98,8 @@ def finish_step(
         ),
         nbytes=y.nbytes,
         names=op.names,
-        label=f"{label}: add {parts} parts",
+        label=f"{product.label}: add {parts} parts",
+        programmatic=product.programmatic,
     )
 
 

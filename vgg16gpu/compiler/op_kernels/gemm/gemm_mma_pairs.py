@@ -105,24 +105,22 @@ def steps(
     main, last = kernels(tile, y.element)
     parts, part_nbytes = gemm_parts(row_nbytes)
     label = f"gemm {op.weight.shape[1]}->{outputs}{activation_label(op)}"
-    return (
-        KernelLaunch(
-            kernel=main,
-            grid=gemm_grid(tile, batch, outputs, row_nbytes),
-            block=Dim3(tile.threads),
-            arguments=(
-                *(places.workspace, x.pointer, held.weight, held.row_scale),
-                *scalars(batch, outputs, length, part_nbytes),
-            ),
-            shared=tile.shared,
-            flop=2 * batch * op.weight.size,
-            nbytes=x.nbytes + DType.F32.nbytes * op.weight.size,
-            names=op.names,
-            label=label,
-            programmatic=starts_early(layer.facts, batch),
+    product = KernelLaunch(
+        kernel=main,
+        grid=gemm_grid(tile, batch, outputs, row_nbytes),
+        block=Dim3(tile.threads),
+        arguments=(
+            *(places.workspace, x.pointer, held.weight, held.row_scale),
+            *scalars(batch, outputs, length, part_nbytes),
         ),
-        finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, label),
+        shared=tile.shared,
+        flop=2 * batch * op.weight.size,
+        nbytes=x.nbytes + DType.F32.nbytes * op.weight.size,
+        names=op.names,
+        label=label,
+        programmatic=starts_early(layer.facts, batch),
     )
+    return product, finish_step(op, last, y, (held.dequant, held.bias, held.out_scale), places, parts, product)
 
 
 def _tile(layer: OpContext[Gemm]) -> MmaTile:
