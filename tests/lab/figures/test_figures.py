@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from tests.lab.figure_records import CEILINGS, case_record, lenet_record, network_record
-from vgg16gpu_lab.experiments import s4
 from vgg16gpu_lab.figures import write as figures
 from vgg16gpu_lab.figures.data import Cell, Chart, Panel, Roofline, Series
 from vgg16gpu_lab.figures.draw import draw_picture
@@ -71,16 +70,6 @@ def test_every_figure_is_there_and_none_is_empty(shown):
         assert not [picture.name for picture in shown[record].values() if picture.is_empty]
 
 
-def test_other_outputs_have_figures_of_their_own_and_variants_stand_side_by_side():
-    names = {picture.name for picture in pictures(case_record("S2", outputs=(1, 64), sizes=(256,)))}
-    more = {f"{name}-outputs64" for name in S2_FIGURES}
-    assert names == {*S2_FIGURES, *more, "S2-layer-bars-256", "S2-roofline"}
-    record = case_record("S1", quick=True, sizes=(63,), strides=(1,))
-    rows = [row | {"table": "problems"} for row in record["rows"] if row["table"] == "methods"]
-    found = pictures({**record, "experiment": "comparison", "rows": rows})
-    assert {picture.name for picture in found} == {"comparison-bars", "comparison-roofline"}
-
-
 # What they show
 
 
@@ -91,20 +80,6 @@ def test_an_estimate_looks_like_one():
     (axes,) = draw_picture(dataclasses.replace(chart, bars=True)).axes
     assert [text.get_text() for text in axes.texts] == ["2", "~30"]
     assert [bool(bar.get_hatch()) for bar in axes.containers[0]] == [False, True]
-
-
-def test_s4_map(shown):
-    chart = shown["S4"]["S4-map"]
-    assert chart.sizes == s4.CHART_SIZES
-    assert chart.channels == s4.CHART_CHANNELS
-    assert [name for name, _ in chart.panels] == ["direct", "halo prefetch"]
-    record = case_record("S4")
-    times = {
-        row["method"]: row["ours"]
-        for row in record["rows"]
-        if row["table"] == "chart" and row["size"] == "256" and row["problem"]["channels"] == 16
-    }
-    assert dict(chart.panels)["direct"][256, 16] == times["cudnn"] / times["direct"]
 
 
 def test_s4_bars(shown):
@@ -134,21 +109,6 @@ def test_rooflines(shown, name):
         _, axes = draw_picture(chart).axes
         assert sum(count for label, count in lines(axes).items() if label in labels) == len(ours.dots)
     assert labels.isdisjoint({"numpy", "cudnn_three"})  # on the host; three calls in one time
-
-
-def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
-    rows = [row for row in case_record("S2")["rows"] if row["variant"] == "gemm-basic"]
-    largest = {
-        "gemm-basic": [row for row in rows if row["table"] == "gemm_memory" and row["size"] == "4096"],
-        "gemm-basic with conversion": [row for row in rows if row["table"] == "layer"],
-    }
-    for label, chosen in largest.items():
-        (dot,) = (dot for dot in shown["S2"]["S2-roofline"].panels[1].dots if dot.label == label)
-        best = min(chosen, key=lambda row: row["ours"])
-        assert dot.intensity == best["flop"] / best["nbytes"]
-        assert dot.flop_per_s == pytest.approx(1e3 * best["flop"] / best["ours"])
-    labels = {dot.label for dot in shown["S2"]["S2-roofline"].panels[0].dots}
-    assert "gemm-by-block (failed launch)" in labels
 
 
 # How they look

@@ -7,7 +7,6 @@ import pytest
 
 from tests.lab.report.parsed import Page
 from tests.lab.report.records import ESCAPED, HOSTILE, lab, ladder, others, without_matplotlib
-from vgg16gpu.devices.kernel_source import SUFFIXES, files, read_source, source_name
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.experiments.record import write
 from vgg16gpu_lab.report.folder import find_results
@@ -47,19 +46,6 @@ def test_tags_are_balanced_links_lead_somewhere_and_names_are_escaped(parsed, em
     images = [attributes for tag, attributes in parsed.elements if tag == "img"]
     assert len(images) >= 4
     assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in images)
-
-
-def test_names_of_kernels_lead_to_their_sources(full):
-    for source, shown in (
-        ("ladder-pixels.cu", "ladder/pixels.cu"),  # in the ladder's table
-        ("conv_wgmma.cu", "conv_wgmma&lt;3,<wbr>0&gt;"),  # a step of a benchmark
-        ("lab-direct_rows.cu", "direct"),  # a method of S1
-    ):
-        assert f'<a href="#source-{source}">{shown}</a>' in full
-        assert full.count(f'<details id="source-{source}">') == 1
-    # those that the package lacks are no links
-    assert "<td>made_up&lt;1,<wbr>2&gt;</td>" in full
-    assert "<td>made_up_f32</td>" in full
 
 
 def test_nothing_is_loaded_from_elsewhere(parsed, full):
@@ -118,27 +104,6 @@ def test_sections_show_their_records_or_what_makes_them(parsed, empty):
     assert "lab list --kernels --json" not in parsed.sections["kernels"]
     assert "the published tables alone" in empty.sections["claims"]
     assert "__global__" in empty.sections["kernels"]
-
-
-def test_every_kernel_is_there_once_and_whole(parsed, full):
-    names = list(map(source_name, files(*SUFFIXES)))
-    assert len(set(names)) == len(names)
-    for name in names:
-        assert full.count(f"<summary><code>{name}</code> ") == 1, name
-    assert len(names) > 60
-    source = read_source("lab/direct_hwc.cu")
-    assert source[source.index("#include") :].strip() in parsed.sections["kernels"]
-
-
-def test_what_kernels_take_and_profiles(full, parsed):
-    assert f"What each kernel takes: {HOSTILE}, nvcc 13.0.88" in parsed.sections["kernels"]
-    numbers = "".join(f'<td class="n">{number}</td>' for number in (40, "1,296", 6, 75))
-    assert f"<td>made_up_f32</td>{numbers}<td>registers</td>" in full
-    text = parsed.sections["kernels"]
-    assert f"Profile of made-up: 64x64, 3x3, 3 channels to 8, on {HOSTILE}" in text
-    assert "block (256, 1, 1): bound by latency" in text
-    assert "<td>L1 hits</td><td>12.5 %</td>" in full
-    assert "<td>L2 hits</td><td>-</td>" in full
 
 
 # Pictures
