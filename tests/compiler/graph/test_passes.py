@@ -17,7 +17,7 @@ from tests.support.reference import evaluate
 from tests.support.selection import examples
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
-from vgg16gpu.compiler.graph.passes import drop_identity, fuse_max_pool, fuse_relu, simplify
+from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.onnx.load import load
 
@@ -87,37 +87,7 @@ def names(result: Graph) -> list[tuple[str, ...]]:
 # Identity
 
 
-def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
-    before = chain(conv, identity, relu, outputs=["a", "c"])
-    result = drop_identity(before)
-    assert [(op.x, op.y, op.names) for op in result.ops] == [("x", "a", ("b", "a")), ("a", "c", ("c",))]
-    check_same(before, result)
-
-
 # Folding and fusing
-
-
-def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None:
-    for before in (chain(conv, relu, pool), chain(conv, pool), chain(conv, pool, relu)):
-        result = fuse_max_pool(fuse_relu(before))
-        assert isinstance(result.ops[0], Conv)
-        assert result.ops[0].pool
-        check_same(before, result)
-        check_same(before, fuse_relu(result))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda x, y: replace(pool(x, y), kind="average"),
-        lambda x, y: replace(pool(x, y), window=Window((3, 3), (2, 2))),
-        lambda x, y: replace(pool(x, y), window=Window((2, 2))),
-        lambda x, y: replace(pool(x, y), window=Window((2, 2), (2, 2), Pads(1, 0, 0, 0))),
-    ],
-)
-def test_other_pools_stay(other: Maker) -> None:
-    before = chain(conv, other)
-    assert fuse_max_pool(before).ops == before.ops
 
 
 @pytest.mark.parametrize("chained", [(conv, norm), (conv, relu), (conv, pool), (flatten, relu)])

@@ -65,44 +65,6 @@ NORM = BatchNorm("a", "b", ("b",), zeros(20), zeros(20), zeros(20), np.ones(20, 
 # ---- Elements
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
-    program = program_of(vgg(), precision, batch)
-    element = ELEMENTS[precision]
-    assert conversions(program) == []
-    found = elements(program)
-    assert "x" not in found  # the first convolution takes it as it comes
-    assert {found["a"], found["b"]} == {element}
-    assert found["c"] in (element, DType.F32)
-    assert found["d"] is found["e"] is DType.F32
-
-
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
-    program = program_of(vgg(("a", "e", "b")), precision)
-    assert [output.name for output in program.outputs] == ["a", "e", "b"]
-    assert {output.element for output in program.outputs} == {DType.F32}
-    assert [step.kernel.name for step in program.output_steps] == ["give_turned"] * 2
-    stored = {value.name: value.pointer for value in program.values}
-    assert [arguments(step)["inp"] for step in program.output_steps] == [stored["a"], stored["b"]]
-    assert [arguments(step)["out"] for step in program.output_steps] == [
-        output.pointer for output in program.outputs if output.name != "e"
-    ]
-
-
-def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
-    plan = plan_of(between(POOL), "fp32")
-    for program in plan.programs:
-        values = {value.name: value for value in program.values}
-        into_float, into_pairs = (step for step in program.steps if step.kernel.name == "convert")
-        assert arguments(into_float)["inp_scale"] == values["a"].scale
-        assert arguments(program.output_steps[0])["inp_scale"] == values["c"].scale
-        scale = arguments(into_pairs)["out_scale"]
-        assert isinstance(scale, Pointer)
-        assert scale not in (values["a"].scale, values["c"].scale)
-
-
 # ---- What is watched
 
 
