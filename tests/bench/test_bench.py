@@ -8,6 +8,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure import environment
-from vgg16gpu.bench.measure.ceilings import tensor_flops
+from vgg16gpu.bench.measure.ceilings import Ceilings, tensor_flops
 from vgg16gpu.bench.measure.layers import NAME
-from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
 from vgg16gpu.bench.records.findings import BenchmarkConfig
 from vgg16gpu.bench.records.record import SCHEMA, read, select
 from vgg16gpu.cli import cli
@@ -62,6 +63,12 @@ def content(written: Path) -> dict[str, Any]:
 
 
 # Ceilings and layers
+
+
+def test_the_floor_is_the_larger_of_arithmetic_and_memory() -> None:
+    ceilings = Ceilings(bytes_per_s=100.0, flop_per_s=1000.0, copy_nbytes=0, description="")
+    assert ceilings.floor(flop=2000, nbytes=100) == 2.0
+    assert ceilings.floor(flop=500, nbytes=100) == 1.0
 
 
 def test_tensor_cores_by_data_sheet() -> None:
@@ -266,6 +273,23 @@ def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str
     assert engines == ["fp32", "bf16", "fp16"]
     assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
     assert findings.failures == ["bf16: it does not compile"]
+
+
+def test_the_fastest_variant_on_the_device_runs_under_load() -> None:
+    def contender(name: str, *methods: Method, tf32: bool = False) -> Any:
+        return SimpleNamespace(name=name, methods=methods, tf32=tf32)
+
+    def took(seconds: float, *methods: Method) -> dict[Method, Summary]:
+        return {method: summarise([seconds]) for method in methods}
+
+    isolated, queued, host = Method
+    contenders = [contender(NAME, *Method), contender("a", isolated, queued), contender("a", isolated, queued)]
+    contenders += [contender("b", isolated, host), contender("c", host), contender("a", queued, tf32=True)]
+    cool = [took(1.0, *Method), took(3.0, isolated, queued), took(2.0, isolated, queued), took(1.0, isolated, host)]
+    found = dict(enumerate([*cool, took(0.1, host), took(0.5, queued)]))
+    assert session._fastest(contenders, found) == [0, 2, 3, 5]
+    del found[2]  # lost on the way
+    assert session._fastest(contenders, found) == [0, 1, 3, 5]
 
 
 def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from vgg16gpu.bench import session
 from vgg16gpu.bench.admission import admit
 from vgg16gpu.bench.measure.timing import LostError, Method
 from vgg16gpu.bench.peers import base as peers
-from vgg16gpu.bench.peers.base import PeerError, Setting, open_peer
+from vgg16gpu.bench.peers.base import PeerError, Setting, has_tf32, open_peer
 from vgg16gpu.bench.peers.fleet import PeerProcesses
 from vgg16gpu.bench.peers.messages import Built
 from vgg16gpu.bench.records.findings import Absent, Remarks
@@ -110,6 +110,12 @@ def test_only_refusals_at_first_are_an_error(model: Path) -> None:
 def test_onnxruntime_computes_fp16_on_the_gpu_alone(model: Path) -> None:
     with pytest.raises(PeerError, match="no CUDA provider"):
         open_peer("onnxruntime", setting(model, "fp16"))
+
+
+def test_where_there_is_tf32() -> None:
+    assert has_tf32("cuda", (8, 0), "fp32")
+    for others in (("cuda", (7, 5), "fp32"), ("cuda", (9, 0), "fp16"), ("cpu", (0, 0), "fp32")):
+        assert not has_tf32(*others)
 
 
 # Which compute what we do

@@ -20,7 +20,7 @@ from vgg16gpu.bench.peers import base as peers
 from vgg16gpu.bench.peers import remote as peer_remote
 from vgg16gpu.bench.peers.base import PeerError, Setting
 from vgg16gpu.bench.peers.fleet import PeerProcesses
-from vgg16gpu.bench.peers.messages import Contend, Measure, Open
+from vgg16gpu.bench.peers.messages import Built, Contend, Measure, Open, guilty_last
 from vgg16gpu.bench.peers.process import PeerFailureError, PeerProcess
 from vgg16gpu.bench.peers.remote import RemotePeer
 from vgg16gpu.bench.peers.worker import PeerWorker, describe
@@ -183,6 +183,11 @@ def test_a_peer_that_has_hung_twice_is_not_asked_any_more(peer: RemotePeer, plan
     with pytest.raises(LostError, match="hung twice"):
         peer.post(Setting(model, (3, 32, 32), "cpu", 0, 1, "fp16"))
     assert faults(model) == 2
+
+
+def test_the_guilty_way_comes_last_when_all_are_tried_again() -> None:
+    built = [Built(0, "a"), Built(1, "b", reason="first fault"), Built(2, "c", reason="its consequence"), Built(3, "d")]
+    assert guilty_last(built) == (0, 3, 2, 1)
 
 
 # Refusals and endings

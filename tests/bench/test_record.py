@@ -17,6 +17,7 @@ from vgg16gpu.bench.records.compare import check_comparable, compare
 from vgg16gpu.bench.records.record import (
     SCHEMA,
     combinations,
+    headline,
     precisions,
     read,
     select,
@@ -117,6 +118,17 @@ def test_reading_something_else_or_a_broken_record_is_refused(content: dict[str,
 
 
 # Asking
+
+
+def test_the_headline_is_the_sustained_number_where_there_is_one(content: dict[str, Any]) -> None:
+    def regimes(batch: int, method: Method) -> set[str]:
+        return {record["regime"] for record in headline(content, "fp16", batch, method)}
+
+    assert regimes(1, Method.BACK_TO_BACK) == {"cool"}
+    assert regimes(32, Method.BACK_TO_BACK) == {"sustained"}
+    assert regimes(32, Method.HOST_TO_HOST) == {"cool"}
+    content["records"] = [r for r in content["records"] if (r["name"], r["regime"]) != (NAME, "sustained")]
+    assert regimes(32, Method.BACK_TO_BACK) == {"cool"}
 
 
 def test_tables_name_precision_regime_and_state_of_the_gpu(

@@ -14,12 +14,15 @@ import pytest
 from vgg16gpu.bench.measure import timing
 from vgg16gpu.bench.measure.environment import gpu_readings
 from vgg16gpu.bench.measure.timing import (
+    CPU_EFFORT,
+    GPU_EFFORT,
     MIN_REPEATS,
     Effort,
     LostError,
     Method,
     Watch,
     measure_in_turns,
+    measure_iterations,
     measure_sustained,
     sample_until,
     summarise,
@@ -35,6 +38,21 @@ def test_summary_of_known_samples() -> None:
     samples = [float(i) for i in range(1, 101)]
     found = summarise(samples[::-1], runs=7)
     assert (found.median_s, found.p95_s, found.min_s, found.samples, found.runs) == (50.5, 95.0, 1.0, 100, 7)
+
+
+def test_effort_stays_in_its_bounds() -> None:
+    for effort, one in itertools.product((GPU_EFFORT, CPU_EFFORT, Effort(2.0, 0.05, 2000)), (1e-6, 1e-3, 0.9, 100.0)):
+        turns, runs = effort.share(one)
+        assert turns <= effort.rounds
+        assert turns * runs >= MIN_REPEATS
+        assert turns * runs <= effort.most + effort.rounds
+        assert turns * runs * one <= max(effort.seconds + effort.rounds * one, (MIN_REPEATS + 1) * one)
+        assert runs * one <= effort.burst + one
+
+
+def test_repeats_are_done_at_least() -> None:
+    for repeats, share in ((1, (1, 1)), (5, (5, 1)), (7, (5, 2)), (100, (5, 20))):
+        assert Effort(1.0, burst=0.2, most=200, repeats=repeats).share(1e-3) == share
 
 
 # Turns
@@ -126,6 +144,14 @@ def test_the_pause_is_as_long_as_the_load_before_it(monkeypatch: pytest.MonkeyPa
     fakes = [Fake("fast", MILLISECOND, [], (HOST,), clock), Fake("slow", 0.5, [], (HOST,), clock)]
     measure_in_turns(fakes, Effort(0.15, burst=0.05, most=10, pause=0.05))
     assert clock.pauses == pytest.approx([0.05, 1.0] * 3)
+
+
+def test_iterations_run_every_input_as_often_as_asked() -> None:
+    seen: list[int] = []
+    mean, summary = measure_iterations(seen.append, [1, 2, 3], 4)
+    assert seen == [1] * 4 + [2] * 4 + [3] * 4
+    assert summary.samples == 12
+    assert summary.min_s <= mean
 
 
 @pytest.mark.parametrize(
@@ -222,3 +248,19 @@ def test_the_watch_reads_while_the_block_runs() -> None:
     assert (state.sm_mhz, state.memory_mhz, state.power_w, state.temperature_c) == (1980, 3201, 76.5, 31)
     assert state.readings >= 2
     assert watch.state([(start - 2, start - 1)]) is None
+
+
+def test_of_two_cards_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cards(_: str) -> list[dict[str, str]]:
+        keys = "index", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu"
+        return [dict(zip(keys, card, strict=True)) for card in (("0", "345", "1", "75", "30"), BUSY)]
+
+    monkeypatch.setattr(timing, "gpu_readings", cards)
+    with Watch("cuda") as watch:
+        pass
+    state = watch.state([(0.0, time.monotonic())])
+    assert state is not None
+    assert (state.sm_mhz, state.power_w, state.temperature_c) == (1755, 690, None)
+
+
+BUSY = ("1", "1755", "3201", "690", "[N/A]")

@@ -16,7 +16,9 @@ from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
 from vgg16gpu.bench.tune.tasks import TuneTask, distinct, tasks, vgg_graph
-from vgg16gpu.compiler.op_kernels.conv import conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.op_kernels.conv.conv_wgmma_tiles import LargeTile, SmallTile
+from vgg16gpu.compiler.op_kernels.gemm import fc_wgmma
 from vgg16gpu.compiler.op_kernels.wgmma import block_nbytes
 from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.errors import KernelError, ModelError
@@ -54,6 +56,22 @@ def run(task, device, *, compiling=lambda _: None, top=6, seconds=60.0):
 
 
 # ---- Problems
+
+
+def test_vgg16_has_so_many_problems():
+    shapes = [(batch, 3, 224, 224) for batch in (1, 8)]
+    found = list(tasks(vgg_graph(Vgg()), H200, PRECISIONS, shapes))
+    assert len(found) == (16 + 3 * 15) * 2  # beside float32 the first two convolutions are one
+    # conv5_1 is conv5_2, conv3_2 is not conv3_1
+    assert len(distinct(iter(found))) == (1 + 11 + 3 + 3 * (1 + 10 + 3)) * 2
+    by_kernel = [task.kernels for task in found[::2]]
+    assert by_kernel[:16] == [conv_first, *[conv_wgmma] * 12, *[fc_wgmma] * 3]
+    assert by_kernel[16:31] == [conv_first_two, *[conv_wgmma] * 11, *[fc_wgmma] * 3]
+    assert found[2].key == (
+        "conv_wgmma batch=1 height=224 width=224 channels=64 out_channels=64 "
+        "element=F16_PAIR out_element=F16_PAIR pool=1"
+    )
+    assert found[-1].key == "fc_wgmma batch=8 outputs=1000 length=4096 element=U8"
 
 
 def test_other_cards_have_nothing_to_tune():
@@ -185,6 +203,18 @@ def test_todays_tile_is_timed_as_it_is_launched_today(place):
     assert finding.chosen.entry == finding.today == today
 
 
+def test_todays_tile_is_tried_though_the_estimate_likes_others():
+    task = conv_task("fp16", 1)
+    last = task.candidates()[-1]
+    assert last not in search.shortlist(task, 6)
+    entry = {**last.entry, "early": 1 - int(last.programmatic)}
+    cut = replace(task.layer, facts=replace(task.layer.facts, tuned={task.key: entry}))
+    tuned = replace(task, layer=cut)
+    assert tuned.today.entry == entry
+    assert search.shortlist(tuned, 6) == [*search.shortlist(task, 6), last]
+    assert task.today == task.candidates()[0]
+
+
 def spoil_one(expected):
     expected[-1, 3, 5, 7] += 0.01 * np.abs(expected).max()
 
@@ -267,3 +297,16 @@ def test_a_device_beyond_use_ends_the_search():
         run(task, device)
     assert device.memory == {}
     assert device.bound == []
+
+
+def test_the_shortlist_has_different_tiles_and_their_kin():
+    task = next(task for task in tasks(vgg_graph(Vgg()), H200, ("fp16",), [(1, 3, 224, 224)]) if "=14 " in task.key)
+    chosen = search.shortlist(task, 12)
+    assert len(chosen) == len(set(chosen)) == 12
+    assert chosen[0] == task.candidates()[0]
+    shapes = [search._shape(choice.tile) for choice in chosen]
+    assert len(set(shapes[:8])) == 8
+    assert set(shapes[8:]) & set(shapes[:8])
+    assert {type(choice.tile) for choice in chosen} <= {LargeTile, SmallTile}
+    few = small_tasks("fp16")[-1]
+    assert search.shortlist(few, 1) == list(few.candidates())  # only convolutions have too many

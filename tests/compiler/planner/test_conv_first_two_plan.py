@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu
+from vgg16gpu.compiler.op_kernels.base import ceil_div
 from vgg16gpu.compiler.op_kernels.conv import conv_first_two
 from vgg16gpu.compiler.op_kernels.layout.preprocess import Normalisation
+from vgg16gpu.compiler.op_kernels.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
@@ -130,3 +133,42 @@ def test_signs_have_to_be_the_same() -> None:
 
 
 # ---- The launch
+
+
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_arguments(precision: str, element_type: str) -> None:
+    element = ELEMENTS[precision]
+    apart = {p.batch: p for p in plan_of(precision, 1, 7, 300, keep_values=True).programs}
+    for program in plan_of(precision, 1, 7, 300).programs:
+        step = program.all_steps(element_type)[0]
+        given, macros = arguments(step), defines(step)
+        first, second = (arguments(one) for one in apart[program.batch].all_steps(element_type)[:2])
+        block = 128 // element.nbytes if element.nbytes == 2 else 64
+        rows, warpgroups = macros["TILE_ROWS"], macros["WARPGROUPS"]
+        assert given["weight2"] == replace(second["weight"], box=(block, 64, 9))
+        y = program.values[0]
+        assert given["out"].pointer == y.pointer
+        assert given["out"].dimensions == (64, WIDTH // 2, HEIGHT // 2, program.batch)
+        assert given["out"].box == (64, 4, rows // 2, 1)
+        assert given["source"] == program.input.entries[element_type].pointer
+        same = {"weight": "weight", "weight_scale": "weight_scale", "bias": "bias", "dequant": "dequant"}
+        same |= {"scale": "out_scale", "in_scale": "in_scale", "mean_scale": "mean_scale", "mean_shift": "mean_shift"}
+        assert {name: given[name] for name in same} == {name: first[other] for name, other in same.items()}
+        finish2 = [given[name] for name in ("bias2", "dequant2", "scale2")]
+        assert finish2 == [second[name] for name in ("bias", "dequant", "out_scale")]
+        control = program.control
+        word = control.maxima(0) if precision == "fp16" else control.error
+        assert given["maxima"] == word
+        assert (given["maxima_stride"], given["status"], given["error"]) == (1, control.status, control.error)
+        assert (given["step"], given["H"], given["W"]) == (1, HEIGHT, WIDTH)
+        assert (given["activation"], given["activation2"]) == (1, 1)
+        tiles_x, tiles_y = given["tiles_x"], given["tiles_y"]
+        assert (tiles_x, tiles_y) == (ceil_div(WIDTH - 1, 8), ceil_div(HEIGHT, rows))
+        assert given["tiles"] == tiles_x * tiles_y * program.batch
+        assert step.grid == (min(132, ceil_div(given["tiles"], warpgroups)), 1, 1)
+        assert step.block == (128 * warpgroups, 1, 1)
+        assert step.shared <= HOPPER.shared_nbytes
+        assert step.programmatic == (program.batch <= PROGRAMMATIC_BATCH)  # before it the input comes
+        assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
+        assert macros["SOURCE"] == (element_type == "uint8")

@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
+from vgg16gpu_lab.claims.records import ABSENT, our_times, read_records
 from vgg16gpu_lab.claims.table import CPU_NOTE, NO_FLOOR, claims
+from vgg16gpu_lab.claims.times import key
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -126,3 +128,27 @@ def test_what_is_refused(lab, tmp_path):
     for changes in ({"rows": [{"seed": "S1"}]}, {"rows": 3}, {"environment": None}):
         record(folder, [row("direct", 1.0)], changes=changes)
         assert "another version" in refused(lab("claims", "--records", folder))
+
+
+def test_the_numbers_of_a_record(tmp_path):
+    measured = {"tolerance": 1e-5, "compute": {"warm": {**summary(1e-3), "samples": 7}}}
+    library = row("cudnn", 1.0, variant="cudnn", details={"setup_s": 0.25}, **measured)
+    setup = row("cudnn_setup", 251.0, scope="setup")
+    both = row("im2col_gemm", 3.0, scope="total", convert={"warm": summary(0.002), "cold": None})
+    record(tmp_path, [library, setup, both, row("direct", None, status="wrong", remark="error 1", error=None)])
+    climbed(tmp_path / "ladder.json")
+    times = our_times(read_records(tmp_path))
+    found = times[key("S1", "methods", 31, "cudnn")]
+    assert (found.variant, found.tolerance, found.samples, found.precision) == ("cudnn", 1e-5, 7, "fp32")
+    assert found.setup_ms == 250
+    assert times[key("S1", "methods", 31, "direct")].remark == "error 1"
+    assert times[key("S1", "methods", 31, "cudnn")].spread == pytest.approx((0.9, 1.2))
+    assert times[key("S1", "methods", 31, "im2col_gemm")].spread == pytest.approx((0.9 * 5, 1.2 * 5))
+    assert times[key("S1", "methods", 31, "cudnn_setup")].spread is None
+    assert times[key("S1", "methods", 31, "direct")].spread is None
+    assert times[key("S5", "ladder", "", "B")].value == 2
+    assert times[key("S5", "ladder", "", "B")].spread == pytest.approx((1.8, 2.4))
+    assert times[key("S5", "ladder", "", "onnxruntime")].value == 200
+    assert times[key("S5", "ladder", "", "Z")].remark == "no row Z of table ladder in the record"
+    assert times[key("S2", "stride", 256, "direct")].remark == ABSENT
+    assert times[key("S1", "methods", 63, "direct")].remark == ABSENT

@@ -21,6 +21,17 @@ def reads(offsets, block=0, first=0):
     return [(block, first + lane, Noted.READ, X + offset) for lane, offset in enumerate(offsets)]
 
 
+def test_sectors():
+    side_by_side, apart = [4 * lane for lane in range(32)], [128 * lane % 4096 for lane in range(32)]
+    assert log(*reads(side_by_side)).sectors(Noted.READ, "x") == 4
+    assert log(*reads([offset + 4 for offset in side_by_side])).sectors(Noted.READ, "x") == 5
+    assert log(*reads(apart)).sectors(Noted.READ, "x") == 32
+    assert log(*reads(side_by_side), *reads(apart)).sectors(Noted.READ, "x") == 18
+    two_warps = [*reads(side_by_side), *reads([0] * 32, first=32), *reads([0], block=1)]
+    assert log(*two_warps).sectors(Noted.READ, "x") == 2
+    assert log().sectors(Noted.READ, "x") == 0
+
+
 def barrier(thread, line, block=0):
     return (block, thread, Noted.BARRIER, line)
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tests.lab.figure_records import CEILINGS, case_record, lenet_record, network_record
+from vgg16gpu_lab.experiments import s4
 from vgg16gpu_lab.figures import write as figures
 from vgg16gpu_lab.figures.data import Cell, Chart, Panel, Roofline, Series
 from vgg16gpu_lab.figures.draw import draw_picture
@@ -82,6 +83,20 @@ def test_an_estimate_looks_like_one():
     assert [bool(bar.get_hatch()) for bar in axes.containers[0]] == [False, True]
 
 
+def test_s4_map(shown):
+    chart = shown["S4"]["S4-map"]
+    assert chart.sizes == s4.CHART_SIZES
+    assert chart.channels == s4.CHART_CHANNELS
+    assert [name for name, _ in chart.panels] == ["direct", "halo prefetch"]
+    record = case_record("S4")
+    times = {
+        row["method"]: row["ours"]
+        for row in record["rows"]
+        if row["table"] == "chart" and row["size"] == "256" and row["problem"]["channels"] == 16
+    }
+    assert dict(chart.panels)["direct"][256, 16] == times["cudnn"] / times["direct"]
+
+
 def test_s4_bars(shown):
     point = shown["S4"]["S4-bars"].panels[0]
     assert point.line == pytest.approx(cell(point, "", "cudnn").value / 1.2)
@@ -109,6 +124,21 @@ def test_rooflines(shown, name):
         _, axes = draw_picture(chart).axes
         assert sum(count for label, count in lines(axes).items() if label in labels) == len(ours.dots)
     assert labels.isdisjoint({"numpy", "cudnn_three"})  # on the host; three calls in one time
+
+
+def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
+    rows = [row for row in case_record("S2")["rows"] if row["variant"] == "gemm-basic"]
+    largest = {
+        "gemm-basic": [row for row in rows if row["table"] == "gemm_memory" and row["size"] == "4096"],
+        "gemm-basic with conversion": [row for row in rows if row["table"] == "layer"],
+    }
+    for label, chosen in largest.items():
+        (dot,) = (dot for dot in shown["S2"]["S2-roofline"].panels[1].dots if dot.label == label)
+        best = min(chosen, key=lambda row: row["ours"])
+        assert dot.intensity == best["flop"] / best["nbytes"]
+        assert dot.flop_per_s == pytest.approx(1e3 * best["flop"] / best["ours"])
+    labels = {dot.label for dot in shown["S2"]["S2-roofline"].panels[0].dots}
+    assert "gemm-by-block (failed launch)" in labels
 
 
 # How they look

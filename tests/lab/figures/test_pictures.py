@@ -2,10 +2,23 @@
 
 import pytest
 
-from vgg16gpu_lab.figures.pictures import lessons
+from vgg16gpu_lab.figures.pictures import LANES, lessons, loads_an_output, passes, sectors
 
 NARROW = 368 / 96  # inches: what a picture has of a page of 400 pixels
 SMALLEST = 6.5  # points, as they are shown there
+
+
+def test_sectors_banks_and_halos():
+    assert sectors([0, 4, 28, 32]) == {0: {0, 1, 7}, 1: {0}}
+    assert len(sectors([4 * lane for lane in range(LANES)])) == 4
+    assert len(sectors([4 * lane + 4 for lane in range(LANES)])) == 5
+    assert passes(range(32))[1] == 1
+    assert passes([32 * lane for lane in range(32)])[1] == 32
+    assert passes([33 * lane for lane in range(32)])[1] == 1
+    assert passes([7] * 32)[1] == 1  # one word for all is handed to all
+    assert passes([2 * lane for lane in range(32)])[1] == 2
+    assert loads_an_output(4) == 36 / 16
+    assert loads_an_output(16) == 324 / 256
 
 
 @pytest.mark.every_case

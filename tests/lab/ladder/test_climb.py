@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.onnx_models import Model
+from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array
@@ -19,7 +20,7 @@ from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu_lab.ladder import climb as climbing
-from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, onnxruntime_scores
+from vgg16gpu_lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
 from vgg16gpu_lab.ladder.rung import Setting
 from vgg16gpu_lab.ladder.rungs import LETTERS, RUNGS
 
@@ -196,6 +197,27 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     outcome = outcome_of(patient)
     assert outcome.times is not None
     assert (outcome.times.samples, patient.runs) == (1, 1)
+
+
+# Gains
+
+
+def reached(letter: str, seconds: float | None) -> Outcome:
+    rung = RUNGS[LETTERS.index(letter)]
+    if seconds is None:
+        return Outcome(rung, "missing", "why")
+    return Outcome(rung, "measured", "", 0.0, Summary(seconds, seconds, seconds, 1))
+
+
+def test_gains_are_over_the_last_rung_with_a_time() -> None:
+    found = gains([reached("A", 8.0), reached("B", 2.0), reached("C", None), reached("D", 0.5)])
+    b, c, d = (RUNGS[LETTERS.index(letter)].predicted for letter in "BCD")
+    assert [gain.measured for gain in found] == [None, 4.0, None, 4.0]
+    assert [gain.predicted for gain in found] == [None, b, c, c * d]
+    # A rung left out counts in the prediction
+    (_, gain) = gains([reached("E", 3.0), reached("G", 1.0)])
+    f, g = (RUNGS[LETTERS.index(letter)].predicted for letter in "FG")
+    assert (gain.measured, gain.predicted) == (3.0, f * g)
 
 
 # Layers and launches

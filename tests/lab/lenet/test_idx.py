@@ -26,6 +26,13 @@ def written(tmp_path, data):
     return path
 
 
+def test_arrays_come_back(tmp_path):
+    for array, pack in ((IMAGES, bytes), (IMAGES, gzip.compress), (LABELS, bytes), (IMAGES[:0], bytes)):
+        got = read_idx(written(tmp_path, pack(idx(array))), array.ndim)
+        assert got.dtype == np.uint8
+        assert np.array_equal(got, array)
+
+
 WRONG = (
     (b"", "is no IDX file.*nothing"),
     (b"\x89PNG\r\n", "is no IDX file.*89 50 4e 47"),

@@ -14,7 +14,8 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.lenet import train as lenet_train
 from vgg16gpu_lab.lenet.data import digits
-from vgg16gpu_lab.lenet.net import Shape, read_lenet
+from vgg16gpu_lab.lenet.net import Shape, columns_of, read_lenet
+from vgg16gpu_lab.problem import Problem
 
 
 @pytest.mark.parametrize(("image", "side", "features"), [(12, 8, 16), (37, 32, 784)])
@@ -29,6 +30,13 @@ def test_other_image_sizes(image, side, features):
         Shape(11)
     with pytest.raises(InputError, match="8x8 do not fit into 7x7"):
         digits(7)
+
+
+@pytest.mark.parametrize("problem", [Problem(2, 3, 7, 6, 4, 3, 2, 1), Problem(1, 1, 5, 5, 2, 5)])
+def test_columns_times_weights_are_the_convolution(problem):
+    x, weight = problem.random(3)
+    y = weight.reshape(problem.outputs, -1) @ columns_of(x, problem)
+    assert np.abs(y.reshape(problem.y_shape) - problem.expected(x, weight)).max() < 1e-5
 
 
 def test_gradients_are_the_slopes_of_the_loss():

@@ -4,11 +4,15 @@ import math
 from dataclasses import replace
 
 from tests.lab.conftest import LITTLE
+from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu_lab.measure.measure import (
     Flush,
+    Measurement,
     Status,
     TimedTrial,
+    Times,
     choose_effort,
+    flush_nbytes,
     measure,
 )
 from vgg16gpu_lab.problem import Problem
@@ -46,6 +50,16 @@ def test_cold_caches(rig):
     assert str(flush.nbytes >> 20) in flush.description
 
 
+def test_what_is_flushed_is_larger_than_the_last_level(tmp_path):
+    for index, size in enumerate(("48K", "2048K", "491520K")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
+    assert flush_nbytes("cpu", tmp_path) > 491520 << 10
+    assert flush_nbytes("cpu", tmp_path) % 4096 == 0
+    assert flush_nbytes("cpu", tmp_path / "missing") == 64 << 20
+    assert flush_nbytes("cuda", tmp_path) == 256 << 20
+
+
 def test_efforts():
     quick, usual, full = (choose_effort("cpu", quick=q, full=f) for q, f in ((1, 0), (0, 0), (0, 1)))
     assert quick.limit < usual.limit < full.limit == math.inf
@@ -53,3 +67,16 @@ def test_efforts():
     assert "until 0.5 s or 30" in usual.description("cpu", "so")
     assert "cold: so" in usual.description("cpu", "so")
     assert "cold: not measured" in quick.description("cuda", "so")
+
+
+def test_seconds_of_parts():
+    one, two = (Times(Summary(value, value, value, 3), Summary(2 * value, value, value, 3)) for value in (1.0, 2.0))
+    both = Measurement(Status.RIGHT, compute=one, convert=two)
+    assert [both.seconds(), both.seconds("total"), both.seconds("total", cold=True)] == [1.0, 3.0, 6.0]
+    assert Measurement(Status.RIGHT, compute=one, convert=Times(two.warm)).seconds("total", cold=True) is None
+    assert Measurement(Status.REFUSED).seconds() is None
+    estimate = Measurement(Status.ESTIMATED, estimate_s=4.0)
+    assert (estimate.seconds("total"), estimate.seconds(cold=True)) == (4.0, None)
+    estimate = replace(estimate, estimate_convert_s=2.0)
+    assert (estimate.seconds(), estimate.seconds("total")) == (4.0, 6.0)
+    assert [status for status in Status if status.is_fault] == [Status.WRONG, Status.FAILED]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.zoo.generate import make_vgg
@@ -20,7 +22,7 @@ from vgg16gpu_lab.measure.measure import Effort, Status
 from vgg16gpu_lab.network import causes as network_causes
 from vgg16gpu_lab.network import layers as network_layers
 from vgg16gpu_lab.network import pools as network_pools
-from vgg16gpu_lab.network.host import OnnxruntimeNet, measure_network
+from vgg16gpu_lab.network.host import OnnxruntimeNet, measure_network, work_of
 from vgg16gpu_lab.network.rows import NetworkRows, Place, Prepared
 from vgg16gpu_lab.variants import variants
 
@@ -70,6 +72,17 @@ class Fixed:
 
 def measured(running, iterations, x, expected, *, most_s=None, effort=EFFORT):
     return measure_network(lambda: running, iterations, x, expected, effort, most_s=most_s)
+
+
+def test_work(graph):
+    work = work_of(graph, resolve_input_shape(graph, 1, None))
+    maps = {37: [(3, 4), (4, 4)], 18: [(4, 8), (8, 8)], 9: [(8, 16), (16, 16), (16, 16)]}
+    maps |= {4: [(16, 32), (32, 32), (32, 32)], 2: [(32, 32)] * 3}
+    convolutions = sum(9 * size * size * c * o for size, layers in maps.items() for c, o in layers)
+    products = sum(a * b for a, b in pairwise([32, 32, 32, 10]))  # the last pool leaves a pixel
+    assert work.flop == 2 * (convolutions + products)
+    weights = sum(9 * c * o for layers in maps.values() for c, o in layers) + products
+    assert work.nbytes == 4 * (weights + 3 * 37 * 37 + 10)
 
 
 def test_all_iterations_are_made_or_none(x, expected):
