@@ -25,16 +25,8 @@ from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
-from vgg16gpu.zoo.generate import make_vgg
 
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", width=8, hidden=32, size=32, classes=10)
-    return path
 
 
 def bench(*arguments: object) -> Result:

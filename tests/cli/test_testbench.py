@@ -23,17 +23,8 @@ from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
-from vgg16gpu.zoo.generate import make_vgg
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """A narrow VGG11 of 3x32x32 with random weights."""
-    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=40)
-    return path
 
 
 @pytest.fixture(scope="module")
