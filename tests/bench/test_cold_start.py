@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,3 +59,11 @@ def test_cold_start_counts_to_the_first_byte() -> None:
     start = cold_start.one_start([sys.executable, "-S", "-c", script], os.environ)
     assert start.exit_s - start.result_s > 0.15
     assert start.parts_s == {"rest": start.result_s}
+
+
+def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environ = cold_start.with_byte_code(str(tmp_path / "bytes"))
+    (tmp_path / "module_of_a_test.py").write_text("")
+    subprocess.run([sys.executable, "-c", "import module_of_a_test"], env=environ, cwd=tmp_path, check=True)
+    assert [path.name.split(".")[0] for path in tmp_path.glob("bytes/**/module_of_a_test*.pyc")] == ["module_of_a_test"]

@@ -1,4 +1,4 @@
-"""A program of a path: elements, conversions where they do not meet, control words, entries, what is watched."""
+"""A program of a path: control words, entries, what is watched, scales."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
-from vgg16gpu.program.types import Arena, DType, Pointer
-
-ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
+from vgg16gpu.program.types import Arena, Pointer
 
 
 def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> CompiledModel:
@@ -34,22 +32,13 @@ def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> LaunchP
     return plan_of(graph, precision, (batch,)).programs[0]
 
 
-def elements(program: LaunchPlan) -> dict[str, DType]:
-    return {value.name: value.element for value in program.values}
-
-
-def conversions(program: LaunchPlan) -> list[str]:
-    return [f"{step.names[0]}: {step.label}" for step in program.all_steps() if step.kernel.name == "convert"]
-
-
-def vgg(outputs: tuple[str, ...] | None = None) -> Graph:
+def vgg() -> Graph:
     return graph_of(
         conv("x", "a", 3, 20),
         conv("a", "b", 20, 70, pool=True),
         gemm("b", "c", 70 * 16, 100, flattens=True),
         gemm("c", "d", 100, 10),
         Softmax("d", "e", ("e",)),
-        outputs=outputs,
     )
 
 
@@ -60,9 +49,6 @@ def between(op: Op) -> Graph:
 
 POOL = Pool("a", "b", ("b",), "average", HALF)
 NORM = BatchNorm("a", "b", ("b",), zeros(20), zeros(20), zeros(20), np.ones(20, np.float32), 1e-5)
-
-
-# ---- Elements
 
 
 # ---- What is watched
