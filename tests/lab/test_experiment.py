@@ -6,7 +6,7 @@ import json
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, find_row, with_own
+from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, experiments, find_row, with_own
 from vgg16gpu_lab.experiments import s2
 from vgg16gpu_lab.experiments.record import check_folder, content, write
 from vgg16gpu_lab.measure.measure import Status
@@ -44,6 +44,10 @@ def test_rows_in_the_order_of_the_cases(rows):
     assert (invalid.status, invalid.ours, invalid.theirs) == (Status.INVALID, None, None)
     assert "4096 threads" in invalid.remark
     assert total.ours == pytest.approx(1e3 * total.measurement.seconds("total"))
+
+
+def test_every_experiment_says_how_it_measures(rig):
+    assert all(len(experiment.method(rig).split()) > 20 for experiment in experiments())
 
 
 def test_own_variants_are_put_into_every_table(own):
