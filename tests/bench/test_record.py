@@ -161,11 +161,11 @@ def test_tf32_and_absent_peers_have_rows(tf32: dict[str, Any], capsys: pytest.Ca
 # Comparing
 
 
-def slowed(content: dict[str, Any], factor: float, name: str = NAME) -> dict[str, Any]:
+def slowed(content: dict[str, Any], factor: float) -> dict[str, Any]:
     """The same result with all medians of one contender multiplied."""
     changed = copy.deepcopy(content)
     for record in changed["records"]:
-        record["median_s"] *= factor if record["name"] == name else 1
+        record["median_s"] *= factor if record["name"] == NAME else 1
     return changed
 
 

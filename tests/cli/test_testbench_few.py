@@ -30,7 +30,7 @@ def text(model, *options):
     return result.exit_code, " ".join(result.stdout.split())
 
 
-def net(path, head, weights=(), outputs="y"):
+def net(path, head, weights=()):
     """Save a convolution of 3x16x16 to 8 channels with ReLU, then `head`, which reads 'features'."""
     rng = np.random.default_rng(1)
     constants = {"w": rng.standard_normal((CHANNELS, 3, 3, 3)) / 5, "b": rng.standard_normal(CHANNELS), **dict(weights)}
@@ -43,7 +43,7 @@ def net(path, head, weights=(), outputs="y"):
         nodes,
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, SIZE, SIZE])],
-        [helper.make_tensor_value_info(outputs, TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in constants.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)

@@ -53,8 +53,8 @@ def infer(folder, inputs, output):
     assert done.exit_code == 0, done.output
 
 
-def bench(folder, references, *options, inputs="in"):
-    given = [folder / "m.onnx", "--inputs", folder / inputs, "--references", references, *options]
+def bench(folder, references, *options):
+    given = [folder / "m.onnx", "--inputs", folder / "in", "--references", references, *options]
     result = CliRunner().invoke(cli, ["testbench", "--device", "cpu", *map(str, given)])
     return result.exit_code, " ".join(result.stdout.split()), result.stderr
 

@@ -21,8 +21,8 @@ from .conftest import PATIENCE
 KINDS = [pytest.param("cuda", marks=pytest.mark.gpu)]  # the CPU's are those of the test below
 
 
-def inputs(count: int = 11) -> list[NamedInput]:
-    return [NamedInput(str(number), array) for number, array in enumerate(images(count))]
+def inputs() -> list[NamedInput]:
+    return [NamedInput(str(number), array) for number, array in enumerate(images(11))]
 
 
 @pytest.mark.parametrize("kind", KINDS)

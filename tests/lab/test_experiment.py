@@ -20,8 +20,8 @@ CASES = (
 )
 
 
-def small(cases=CASES, rounds=None):
-    return CaseExperiment("S2", "title", "teaches", lambda choice: cases, rounds=rounds)  # noqa: ARG005
+def small(rounds=None):
+    return CaseExperiment("S2", "title", "teaches", lambda choice: CASES, rounds=rounds)  # noqa: ARG005
 
 
 @pytest.fixture

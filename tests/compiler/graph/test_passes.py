@@ -72,9 +72,6 @@ def check_same(before: Graph, after: Graph) -> None:
     assert infer_shapes(after, x.shape) == {name: value.shape for name, value in got.items()}
 
 
-# Identity
-
-
 # Folding and fusing
 
 

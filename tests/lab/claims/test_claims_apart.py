@@ -66,10 +66,10 @@ def test_an_invalid_launch_is_no_time():
     assert (verdict, figure) == (DOES_NOT, "invalid launch, 1 of 5 sizes: 64x64 is 4096 threads, 1024 are allowed")
 
 
-def grown(table, parameter, factors, start=1.0):
+def grown(table, parameter, factors):
     """Times that grow by a factor from size to size, by method."""
     return {
-        key("S2", table, size, method, parameter): start * factor**step
+        key("S2", table, size, method, parameter): factor**step
         for method, factor in factors.items()
         for step, size in enumerate((256, 512, 1024, 2048, 4096))
     }

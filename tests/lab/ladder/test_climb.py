@@ -218,6 +218,3 @@ def test_gains_are_over_the_last_rung_with_a_time() -> None:
     (_, gain) = gains([reached("E", 3.0), reached("G", 1.0)])
     f, g = (RUNGS[LETTERS.index(letter)].predicted for letter in "FG")
     assert (gain.measured, gain.predicted) == (3.0, f * g)
-
-
-# Layers and launches
