@@ -27,17 +27,9 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program.types import DeviceFacts
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.zoo.generate import make_vgg
 
 # One test measures the ceilings, the others take what was measured once.
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", width=8, hidden=32, size=32, classes=10)
-    return path
 
 
 def bench(*arguments: object) -> Result:

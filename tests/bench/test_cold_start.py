@@ -13,14 +13,6 @@ import pytest
 from vgg16gpu.bench import session
 from vgg16gpu.bench.measure import cold_start
 from vgg16gpu.errors import Error
-from vgg16gpu.zoo.generate import make_vgg
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, width=8, hidden=64, size=32, classes=10)
-    return path
 
 
 @pytest.mark.slow(reason="five processes; the first byte is counted in make test")

@@ -25,16 +25,8 @@ from vgg16gpu.checks.accuracy import PEER_TOLERANCES, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
-from vgg16gpu.zoo.generate import make_vgg
 
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", width=8, hidden=32, size=32, classes=10)
-    return path
 
 
 def bench(*arguments: object) -> Result:
@@ -149,12 +141,6 @@ def admitted(offered: Offered, precision: str = "fp32") -> tuple[list[float | No
     with ExitStack() as stack:
         found = admit(offered, np.zeros((2, 3)), OURS, precision, stack, remarks)
     return [error for _, error in found], remarks.absent
-
-
-def test_a_peer_that_is_lost_while_it_is_checked_is_named() -> None:
-    errors, (missing,) = admitted(Offered(LostError("it is gone", ("last words",))))
-    assert errors == []
-    assert (missing.name, missing.reason, missing.batch, missing.output) == ("torch", "it is gone", 2, ("last words",))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from vgg16gpu.bench.peers.worker import PeerWorker, describe
 from vgg16gpu.bench.records.findings import Remarks
 from vgg16gpu.bench.records.record import kinds, select
 from vgg16gpu.cli import cli
-from vgg16gpu.zoo.generate import make_vgg
 
 FAKE = "tests.support.fake_peers:Peer"
 PATIENCE = 60.0
@@ -75,19 +75,10 @@ class PeerHere:
         self.is_started, self._worker = False, None
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", width=8, hidden=32, size=32, classes=10)
-    return path.read_bytes()
-
-
 @pytest.fixture
-def model(tmp_path: Path, file: bytes) -> Path:
-    """In a folder of its own, where the fake counts."""
-    path = tmp_path / "narrow.onnx"
-    path.write_bytes(file)
-    return path
+def model(tmp_path: Path, model: Path) -> Path:
+    """Copy it to a folder of its own, where the fake counts."""
+    return Path(shutil.copy(model, tmp_path))
 
 
 @pytest.fixture

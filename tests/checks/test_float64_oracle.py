@@ -16,12 +16,12 @@ from vgg16gpu.zoo.generate import make_vgg
 RNG = np.random.default_rng(3)
 
 
-def saved(path, nodes, shape, weights, opset=17, dtype=TensorProto.FLOAT, more=()):
-    inputs = [helper.make_tensor_value_info("x", dtype, shape)]
-    outputs = [helper.make_tensor_value_info("y", dtype, None)]
+def saved(path, nodes, shape, weights, more=()):
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, tensors, sparse_initializer=list(more))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     onnx.save(model, path)
     return path
 

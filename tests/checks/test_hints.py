@@ -17,9 +17,9 @@ NAMES = [f"input {i}" for i in range(24)]
 BOUNDS = {name: bound for name, bound in SCORE_TOLERANCES.items() if math.isfinite(bound)}
 
 
-def hints(references, scores=None, bound=1e-5, names=NAMES):
+def hints(references, scores=None, bound=1e-5):
     ours = noisy(TRUE, bound) if scores is None else scores
-    found = reference_hints(names, ours.astype(np.float32), references.astype(np.float32), bound)
+    found = reference_hints(NAMES, ours.astype(np.float32), references.astype(np.float32), bound)
     assert all("\n" not in hint for hint in found)
     return found
 
@@ -42,14 +42,6 @@ def test_nothing_is_said_of_what_agrees_or_is_something_else(bound):
     assert hints(2 * TRUE, bound=bound) == ()
     assert hints(np.full(TRUE.shape, np.nan), bound=bound) == ()
     assert hints(np.zeros(TRUE.shape), bound=bound) == ()
-
-
-@pytest.mark.parametrize("shape", [(1, 1000), (1, 10), (3, 2), (24, 1000)])
-def test_chance_is_no_permutation(shape):
-    for seed in range(2):
-        ours, theirs = np.random.default_rng(seed).normal(0, 3, (2, *shape))
-        for bound in (1e-5, 1e-2):
-            assert hints(theirs, ours, bound) == ()
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 2, 3])

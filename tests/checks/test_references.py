@@ -17,18 +17,18 @@ RNG = np.random.default_rng(3)
 SCORES = RNG.standard_normal((5, 7)).astype(np.float32)
 
 
-def written(folder, kind, names=NAMES, scores=SCORES, failed=(), top=3, all_scores=True):
+def written(folder, kind, names=NAMES, scores=SCORES, failed=(), all_scores=True):
     """A file as `infer --output` writes it."""
     if kind == "parquet":
         pytest.importorskip("pyarrow")
     scores = scores.copy()
     scores[list(failed)] = np.nan
-    best = np.argsort(-np.nan_to_num(scores), axis=1)[:, :top].astype(np.intp)
+    best = np.argsort(-np.nan_to_num(scores), axis=1)[:, :3].astype(np.intp)
     best[list(failed)] = -1
     errors = ["is no picture" if i in failed else "" for i in range(len(names))]
     answers = PredictionBatch(names, errors, scores, best, np.where(best < 0, np.nan, 0.5))
     path = folder / f"r.{kind}"
-    columns = Columns(top, None, all_scores, (scores.shape[1],), ("scores",))
+    columns = Columns(3, None, all_scores, (scores.shape[1],), ("scores",))
     results = open_results(path, columns, RunRecord("0" * 64, {}, None, None, "0"))
     with results:
         results.write(answers)

@@ -27,12 +27,6 @@ def report(scores, references=REFERENCES, **options):
     return AnswersReport(judge(NAMES[: len(scores)], scores, references), control=control(references, 50), **options)
 
 
-def test_references_shifted_by_one_fail():
-    result = report(REFERENCES, np.roll(REFERENCES, 1, axis=0))
-    assert not result.passed
-    assert not any(verdict.passed for verdict in result.verdicts)
-
-
 @pytest.mark.parametrize("where", ["score", "reference", "row"])
 def test_nan_never_passes(where):
     scores, references = REFERENCES.copy(), REFERENCES.copy()
@@ -88,41 +82,9 @@ def test_the_report_in_numbers():
     assert AnswersReport(()).worst_error is AnswersReport(()).mean_error is AnswersReport(()).agreement is None
 
 
-def test_a_blind_bench_fails():
-    same = np.repeat(REFERENCES[:1], 10, axis=0)
-    result = report(same, same)
-    assert all(verdict.passed for verdict in result.verdicts)
-    assert not result.passed
-    assert "blind" in result.failures[0]
-    assert "only 1 differ from each other by more than 0.0001, and 3 must" in result.failures[0]
-
-
-def test_accuracy_counts_labels():
-    labels = [int(row.argmax()) for row in REFERENCES]
-    labels[0] = (labels[0] + 1) % 50
-    result = AnswersReport(judge(NAMES, REFERENCES, REFERENCES, labels=labels), min_accuracy=0.95)
-    assert result.accuracy == 0.9
-    assert "90.00% is below 95.00%" in result.failures[0]
-    assert AnswersReport(result.verdicts, min_accuracy=0.9).passed
-
-
 def test_different_shapes_are_an_error_and_no_failure():
     with pytest.raises(InputError):
         judge(NAMES, REFERENCES, REFERENCES[:, :49])
-
-
-def test_steps_show_where_an_error_appears():
-    references = {name: RNG.standard_normal((1, 4, 6, 6)).astype(np.float32) for name in "abc"}
-    values = {name: array.copy() for name, array in references.items()}
-    values["b"][0, 2, 3, 1] += 0.01
-    values["c"][0, 0, 0, 0] = np.nan
-    stored = [(("x",), values["a"]), (("conv", "a"), values["a"]), (("b",), values["b"]), (("c",), values["c"])]
-    steps = judge_steps(stored, references)
-    assert [step.names[-1] for step in steps] == ["a", "b", "c"]
-    assert [step.passed for step in steps] == [True, False, False]
-    result = AnswersReport(judge(NAMES, REFERENCES, REFERENCES), steps)
-    assert result.first_bad_step == steps[1]
-    assert "first appears in 'b'" in result.failures[0]
 
 
 def test_the_worst_of_several_inputs_is_kept_and_nan_is_worst():

@@ -14,9 +14,8 @@ from vgg16gpu.cli import cli
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.zoo.digits import digit_sample, heldout
-from vgg16gpu.zoo.generate import make_vgg
 
-CLASSES = 20
+CLASSES = 40
 
 
 def run(*args, **options):
@@ -27,14 +26,6 @@ def run(*args, **options):
 
 def run_json(*args, **options):
     return json.loads(run(*args, "--json", **options).stdout)
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """A narrow VGG11 of 3x32x32 with random weights."""
-    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=CLASSES)
-    return path
 
 
 @pytest.fixture(scope="module")

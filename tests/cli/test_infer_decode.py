@@ -15,16 +15,8 @@ from vgg16gpu.cli import cli
 from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
 from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.answers import codec_choice, decoding
-from vgg16gpu.zoo.generate import make_vgg
 
 COUNT = 12
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("decode") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=20)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +51,9 @@ def answers(path):
     return [row["score_1"] for row in csv.DictReader(path.read_text().splitlines())]
 
 
-def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, model, card, tmp_path):
-    by_cpu = infer(folder, model, "--output", tmp_path / "cpu.csv", "--decode", "cpu", "--json")
-    result = infer(folder, model, "--output", tmp_path / "gpu.csv", "--decode", "gpu", "--json")
+def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, narrow, card, tmp_path):
+    by_cpu = infer(folder, narrow, "--output", tmp_path / "cpu.csv", "--decode", "cpu", "--json")
+    result = infer(folder, narrow, "--output", tmp_path / "gpu.csv", "--decode", "gpu", "--json")
     assert (by_cpu.exit_code, result.exit_code) == (1, 1), result.output
     told = json.loads(result.stdout)["decode"]
     assert told["by"].startswith("nvJPEG 0.0.1, ")
@@ -80,27 +72,27 @@ def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, model, car
     assert cpu[7] == ""
 
 
-def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folder, model, card, tmp_path):
+def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folder, narrow, card, tmp_path):
     del card
     path, record = tmp_path / "a.csv", tmp_path / "a.csv.run.json"
-    infer(folder, model, "--output", path, "--decode", "gpu")
+    infer(folder, narrow, "--output", path, "--decode", "gpu")
     whole = path.read_bytes()
     assert json.loads(record.read_bytes())["run"]["options"]["decode"].startswith("nvJPEG 0.0.1, ")
-    infer(folder, model, "--output", path, "--decode", "gpu")
+    infer(folder, narrow, "--output", path, "--decode", "gpu")
     assert path.read_bytes() == whole
     path.write_bytes(whole[: len(whole) // 2])
     content = json.loads(record.read_bytes())
     record.write_text(json.dumps({**content, "finished": None, "bytes": None}))
-    refused = infer(folder, model, "--output", path, "--resume")
+    refused = infer(folder, narrow, "--output", path, "--resume")
     assert refused.exit_code == 2
     assert "is of another run: options: decode was 'nvJPEG 0.0.1, " in refused.stderr
     assert "and is 'cpu'" in refused.stderr
-    result = infer(folder, model, "--output", path, "--resume", "--decode", "gpu")
+    result = infer(folder, narrow, "--output", path, "--resume", "--decode", "gpu")
     assert result.exit_code == 1, result.output
     assert path.read_bytes() == whole
 
 
-def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, model, monkeypatch):
+def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, narrow, monkeypatch):
     monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: False)
     monkeypatch.setattr("vgg16gpu.cli.infer.command.opening_ahead", lambda _: pytest.MonkeyPatch.context())
     cases = {
@@ -113,7 +105,7 @@ def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, model, monkeypatc
         ("--model", "digits"): "decode gpu: GPUs decode to RGB, and the network takes inputs of shape (1, ",
     }
     for options, words in cases.items():
-        result = infer(folder, model, "--decode", "gpu", *options)
+        result = infer(folder, narrow, "--decode", "gpu", *options)
         assert (result.exit_code, result.stdout) == (2, ""), options
         assert words in result.stderr
         assert result.stderr.count("\n") == 1
@@ -121,7 +113,7 @@ def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, model, monkeypatc
 
 @pytest.mark.parametrize(("options", "wanted"), [((), None), (("--decode", "gpu"), "16")])
 @pytest.mark.parametrize("own", [None, "8"])
-def test_a_driver_keeps_streams_apart_where_it_decodes(folder, model, monkeypatch, options, wanted, own):
+def test_a_driver_keeps_streams_apart_where_it_decodes(folder, narrow, monkeypatch, options, wanted, own):
     """Before it starts; a number of the user's stays."""
     name, seen = "CUDA_DEVICE_MAX_CONNECTIONS", []
     monkeypatch.delenv(name, raising=False)
@@ -133,17 +125,17 @@ def test_a_driver_keeps_streams_apart_where_it_decodes(folder, model, monkeypatc
         return pytest.MonkeyPatch.context()
 
     monkeypatch.setattr("vgg16gpu.cli.infer.command.opening_ahead", starts)
-    infer(folder, model, "--device", "cpu", *options)
+    infer(folder, narrow, "--device", "cpu", *options)
     assert seen == [own or wanted]
     monkeypatch.delenv(name, raising=False)
 
 
-def test_classify_takes_it_too(folder, model, card):
+def test_classify_takes_it_too(folder, narrow, card):
     del card
-    by_cpu = list(vgg16gpu.classify(folder, model, device="cpu"))
-    by_gpu = list(vgg16gpu.classify(folder, model, device="cpu", decode="gpu"))
+    by_cpu = list(vgg16gpu.classify(folder, narrow, device="cpu"))
+    by_gpu = list(vgg16gpu.classify(folder, narrow, device="cpu", decode="gpu"))
     assert [answer.name for answer in by_gpu] == [answer.name for answer in by_cpu]
     different = [not np.array_equal(a.scores, b.scores, equal_nan=True) for a, b in zip(by_cpu, by_gpu, strict=True)]
     assert [i for i, is_different in enumerate(different) if not is_different] == [3, 7]
     with pytest.raises(InputError, match="decode 'tpu' is not one of auto, cpu, gpu"):
-        next(vgg16gpu.classify(folder, model, device="cpu", decode="tpu"))
+        next(vgg16gpu.classify(folder, narrow, device="cpu", decode="tpu"))

@@ -56,11 +56,10 @@ def info(*args):
     return result.stdout
 
 
-@pytest.mark.parametrize(("size", "gflop"), [(224, "30.94 GFLOP")])
-def test_vgg16(tmp_path, size, gflop):
-    path = hollow(tmp_path / "vgg16.onnx", size=size)
+def test_vgg16(tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=224)
     text = info(path, "--device", "cpu")
-    assert gflop in text
+    assert "30.94 GFLOP" in text
     assert "138,357,544" in text
     assert "Device memory:" in text
     report = json.loads(info(path, "--device", "cpu", "--json"))
@@ -69,10 +68,10 @@ def test_vgg16(tmp_path, size, gflop):
     assert memory["device_nbytes"] == memory["weights_nbytes"] + memory["activations_nbytes"]
     assert 4 * 138_357_544 <= memory["weights_nbytes"] <= 4 * 138_357_544 * 1.001
     # The largest map (64 channels) and its pooled successor at least; room to split sums on many cores at most.
-    largest = 4 * 64 * size * size
+    largest = 4 * 64 * 224 * 224
     assert 1.25 * largest <= memory["activations_nbytes"] <= 4 * largest
     assert [layer["shape"][2] for layer in report["layers"] if layer["op"] == "Pool"][:5] == [
-        size >> i for i in range(1, 6)
+        224 >> i for i in range(1, 6)
     ]
 
 

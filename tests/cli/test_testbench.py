@@ -8,32 +8,20 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from PIL import Image
 
 from tests.support.later import later
 from tests.support.quantised_reference import evaluate
-from vgg16gpu.checks.testbench import standard_inputs
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.testbench import case as testbench_case
 from vgg16gpu.cli.testbench import command
 from vgg16gpu.cli.testbench.case import LabelledImages
 from vgg16gpu.compiler.quantization.scale_file import read_scales
-from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
-from vgg16gpu.zoo.generate import make_vgg
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
-    """A narrow VGG11 of 3x32x32 with random weights."""
-    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
-    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=40)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -68,27 +56,6 @@ def test_the_standard_inputs_pass(narrow, tmp_path, device):
     assert set(report["mean_run_s"]) == {"1", "2"}
     assert report["environment"]["versions"]["onnxruntime"]
     assert json.loads((tmp_path / "r.json").read_text())["inputs"] == report["inputs"]
-
-
-class Pictures(CalibrationDataReader):
-    """What onnxruntime's tool calibrates with."""
-
-    def __init__(self):
-        self.left = iter(standard_inputs((3, 64, 64), IMAGENET_MEAN, IMAGENET_STD))
-
-    def get_next(self):
-        item = next(self.left, None)
-        return None if item is None else {"input": item.array[None]}
-
-
-@pytest.fixture(scope="module")
-def rounded(narrow, tmp_path_factory):
-    """The narrow VGG11 with QuantizeLinear and DequantizeLinear, of its output too."""
-    path = tmp_path_factory.mktemp("models") / "rounded.onnx"
-    options = {"ActivationSymmetric": True}
-    form, kind = QuantFormat.QDQ, QuantType.QInt8
-    quantize_static(narrow, path, Pictures(), form, per_channel=True, activation_type=kind, extra_options=options)
-    return path
 
 
 def test_a_wrong_row_of_a_batch_fails(narrow, monkeypatch):

@@ -63,14 +63,11 @@ def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Non
     return plant
 
 
-@pytest.mark.parametrize(("batch", "workers"), [(4, 4)])
-def test_answers_are_those_of_one_engine(
-    narrow_model: Path, pictures: Path, wanted: Any, batch: int, workers: int
-) -> None:
+def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wanted: Any) -> None:
     before = threading.active_count()
-    with EnginePool(narrow_model, devices="cpu:3", batch=batch) as pool:
+    with EnginePool(narrow_model, devices="cpu:3", batch=4) as pool:
         pinned = [len(engine.device._pinned) for engine in pool.engines]  # type: ignore[attr-defined]
-        check(list(pool.classify([pictures] * 3, workers=workers)), wanted * 3)
+        check(list(pool.classify([pictures] * 3, workers=4)), wanted * 3)
         assert [len(engine.device._pinned) for engine in pool.engines] == pinned  # type: ignore[attr-defined]
         assert sum(share.images for share in pool.shares) == 3 * 59
     assert threading.active_count() == before
@@ -111,13 +108,11 @@ def _one(engine: Engine, path: str) -> Any:
     return scores[0]
 
 
-@pytest.mark.parametrize("workers", [1])
 def test_numbers_of_a_device_that_fails_are_read_again(
     narrow_model: Path,
     pictures: Path,
     wanted: Any,
     tmp_path: Path,
-    workers: int,
     break_frames: Callable[[Engine, int], None],
 ) -> None:
     array, paths = numbers_among(pictures, tmp_path, (40, 3, SIDE, SIDE))
@@ -125,7 +120,7 @@ def test_numbers_of_a_device_that_fails_are_read_again(
         numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
     with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
         break_frames(pool.engines[0], 2)
-        check(list(pool.classify(paths, workers=workers)), [wanted[0], *numbers, *wanted[1:5], *numbers])
+        check(list(pool.classify(paths, workers=1)), [wanted[0], *numbers, *wanted[1:5], *numbers])
         assert pool.shares[0].problem
 
 

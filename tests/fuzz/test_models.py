@@ -16,7 +16,7 @@ from tests.fuzz import models as fuzz
 from tests.fuzz import worker as fuzz_worker
 from tests.fuzz.cases import case
 from tests.fuzz.seeds import SECRET, furnish, seeds, send_out
-from tests.fuzz.worker import AGREES, CRASH, FAILURES, HANG, OUTSIDE, REFUSED, WRONG, Examiner, Outcome
+from tests.fuzz.worker import AGREES, CRASH, FAILURES, OUTSIDE, REFUSED, WRONG, Examiner, Outcome
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
@@ -144,35 +144,3 @@ def test_wrong_answers_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         outcome = examiner.examine(0)
     assert outcome.verdict == WRONG
     assert "values differ" in outcome.report
-
-
-def hang_and_die(pipe: object, state: list[float], folder: Path, seed: int, numbers: range) -> None:
-    """A worker that hangs at its first file, dies at the second, and is well then."""
-    del folder, seed
-    for number in numbers:
-        state[0:4] = number, fuzz_worker.LOADING, time.monotonic(), time.process_time()
-        while number == 0:
-            pass
-        if number == 1:
-            os.abort()
-        pipe.send((Outcome(number, REFUSED, "why"), 1 << 20))  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow(reason="starts processes that hang; `make fuzz` replaces its workers by the same code")
-def test_hanging_and_dying_workers_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fuzz, "work", hang_and_die)
-    monkeypatch.setattr(fuzz, "CASE_SECONDS", 0.5)
-    record, kept = tmp_path / "fuzz.json", tmp_path / "kept"
-    arguments = ["--cases", "5", "--jobs", "1", "--keep", str(kept), "--output", str(record)]
-    assert fuzz.main(arguments) == 1
-    found = json.loads(record.read_text())
-    assert [(item["number"], item["verdict"]) for item in found["failures"]] == [(0, HANG), (1, CRASH)]
-    assert found["verdicts"][REFUSED] == 3
-    assert not found["passed"]
-    assert (kept / "hang-0-0" / "model.onnx").read_bytes() == case(0).data
-    assert "exit code -6 loading" in (kept / "crash-0-1" / "report.txt").read_text()
-    printed = capsys.readouterr().out
-    assert "FAIL: hang: case 0 of seed 0" in printed
-    assert "FAIL: 2 in all" in printed

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, Row, find_row, with_own
+from vgg16gpu_lab.experiment import Case, CaseExperiment, Choice, experiments, find_row, with_own
 from vgg16gpu_lab.experiments import s2
 from vgg16gpu_lab.experiments.record import check_folder, content, write
-from vgg16gpu_lab.measure.measure import Measurement, Status
+from vgg16gpu_lab.measure.measure import Status
 from vgg16gpu_lab.problem import Problem
 
 CASES = (
@@ -20,8 +20,8 @@ CASES = (
 )
 
 
-def small(cases=CASES, rounds=None):
-    return CaseExperiment("S2", "title", "teaches", lambda choice: cases, rounds=rounds)  # noqa: ARG005
+def small(rounds=None):
+    return CaseExperiment("S2", "title", "teaches", lambda choice: CASES, rounds=rounds)  # noqa: ARG005
 
 
 @pytest.fixture
@@ -46,16 +46,8 @@ def test_rows_in_the_order_of_the_cases(rows):
     assert total.ours == pytest.approx(1e3 * total.measurement.seconds("total"))
 
 
-def test_the_heuristics_that_cudnn_was_asked_for_are_told():
-    details = {"heuristics": ["A", "B", "FALLBACK"]}
-    row = s1_row(31, "cudnn", 1.0, Measurement(Status.RIGHT, details=details), Problem(1, 3, 31, 31, 1))
-    assert row.remark == "the fastest plan of heuristics A, B, FALLBACK"
-    refused = Measurement(Status.REFUSED, "no plan", details=details)
-    assert s1_row(31, "cudnn", None, refused, Problem(1, 3, 31, 31, 1)).remark == "no plan"
-
-
-def s1_row(size, method, ours, measurement, problem):
-    return Row("S1", "methods", str(size), method, "", ours, problem=problem, measurement=measurement)
+def test_every_experiment_says_how_it_measures(rig):
+    assert all(len(experiment.method(rig).split()) > 20 for experiment in experiments())
 
 
 def test_own_variants_are_put_into_every_table(own):

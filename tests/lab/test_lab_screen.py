@@ -61,9 +61,9 @@ def rig():
     return opened
 
 
-def rows_of(rig, rows=ROWS):
+def rows_of(rig):
     experiment = SimpleNamespace(name="S2", title="Title", teaches="A sentence.", method=lambda _: "As usual")
-    return lab_screen.print_rows, experiment, rows, rig
+    return lab_screen.print_rows, experiment, ROWS, rig
 
 
 def words(lines):
@@ -77,18 +77,3 @@ def test_no_word_is_split_and_no_table_is_too_wide(printed, rig):
         lines = printed(80, *shown)
         assert max(len(line) for line in lines if re.search("[│┃]", line)) <= 80
         assert words(lines) <= words(printed(1000, *shown))
-
-
-def test_columns_go_before_words_do(printed, rig):
-    everything, few = (words(printed(width, *rows_of(rig))) for width in (200, 80))
-    assert {"samples", "cold", "convert", "error", "29.1", "3.25", "30"} <= everything
-    assert {"size", "method", "theirs", "ours", "1.234", "0.34", "INVALID", "LAUNCH", "ESTIMATED"} <= few
-    assert not {"samples", "cold", "3.25"} & few
-    # A column without a number is left out
-    assert "convert" not in words(printed(200, *rows_of(rig, ROWS[1:])))
-
-
-def test_remarks_are_numbered(printed, rig):
-    text = " ".join(" ".join(printed(80, *rows_of(rig))).split())
-    assert "(1) not theirs: a true register tile" in text
-    assert f"(4) {REASON}" in text

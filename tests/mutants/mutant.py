@@ -36,3 +36,8 @@ class Mutant(NamedTuple):
     edit: Edit
     check: Check
     order: str = "forward"  # in which the threads run between two barriers, see devices/cpu/device.py
+
+
+def mutants(file: str, *rows: tuple[Any, ...]) -> tuple[Mutant, ...]:
+    """Return the mutants of a file. A row has a name, the old text, the new one, the check, and perhaps the order."""
+    return tuple(Mutant(name, file, Edit(old, new), check, *order) for name, old, new, check, *order in rows)

@@ -6,7 +6,7 @@ from functools import partial
 
 from tests.kernels import test_limits
 from tests.kernels.general import test_elementwise, test_masked_gradient
-from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.mutant import Edit, mutants
 
 LIMITS = test_limits.LIMITS
 CONV = partial(test_limits.test_clipped_to_the_bit, case=test_limits.CASES[0], limits=LIMITS)
@@ -26,56 +26,49 @@ def edit(what: str, parameters: str = "ACTIVATION_PARAMETER") -> Edit:
 
 
 MUTANTS = (
-    Mutant(
-        "upper limit forgotten",
+    *mutants(
         "common.cuh",
-        edit("max_nan(v, low)"),
-        CONV,
+        ("upper limit forgotten", *edit("max_nan(v, low)"), CONV),
+        ("lower limit forgotten", *edit("min_nan(v, high)"), MMA),
+        (
+            "NaN lost in limits",
+            *edit("fminf(fmaxf(v, low), high)"),
+            partial(test_limits.test_nan_stays_and_infinity_ends, value=float("nan")),
+        ),
+        (
+            "limits change places",
+            "Activation { name##_low, name##_high }",
+            "Activation { name##_high, name##_low }",
+            CONV,
+        ),
+        (
+            "upper limit of the input forgotten",
+            *edit("max_nan(v, low)", "INPUT_PARAMETERS"),
+            partial(INPUT, element="float32"),
+        ),
     ),
-    Mutant(
-        "lower limit forgotten",
-        "common.cuh",
-        edit("min_nan(v, high)"),
-        MMA,
-    ),
-    Mutant(
-        "NaN lost in limits",
-        "common.cuh",
-        edit("fminf(fmaxf(v, low), high)"),
-        partial(test_limits.test_nan_stays_and_infinity_ends, value=float("nan")),
-    ),
-    Mutant(
-        "limits change places",
-        "common.cuh",
-        Edit("Activation { name##_low, name##_high }", "Activation { name##_high, name##_low }"),
-        CONV,
-    ),
-    Mutant(
-        "upper limit of the input forgotten",
-        "common.cuh",
-        edit("max_nan(v, low)", "INPUT_PARAMETERS"),
-        partial(INPUT, element="float32"),
-    ),
-    Mutant(
-        "input not clipped",
+    *mutants(
         "layout.cu",
-        Edit("        v[i] = INPUT_LIMITS(v[i]);\n", ""),
-        partial(INPUT, element="float32"),
+        ("input not clipped", "        v[i] = INPUT_LIMITS(v[i]);\n", "", partial(INPUT, element="float32")),
+        (
+            "infinity clipped before it is told",
+            "bad |= !(fabsf(v[i]) < INFINITY);",
+            "bad |= !(fabsf(INPUT_LIMITS(v[i])) < INFINITY);",
+            test_limits.test_an_infinite_input_is_told_and_clipped,
+        ),
     ),
-    Mutant(
-        "infinity clipped before it is told",
-        "layout.cu",
-        Edit("bad |= !(fabsf(v[i]) < INFINITY);", "bad |= !(fabsf(INPUT_LIMITS(v[i])) < INFINITY);"),
-        test_limits.test_an_infinite_input_is_told_and_clipped,
-    ),
-    Mutant(
-        "bytes not clipped",
+    *mutants(
         "preprocess.cu",
-        Edit("INPUT_LIMITS(fmaf(", "(fmaf("),
-        partial(INPUT, element="uint8"),
+        ("bytes not clipped", "INPUT_LIMITS(fmaf(", "(fmaf(", partial(INPUT, element="uint8")),
     ),
-    Mutant("gradient above the upper limit", "common.cuh", Edit("v <= low || v >= high", "v <= low"), MASKED),
-    Mutant("gradient below the lower limit", "common.cuh", Edit("v <= low || v >= high", "v >= high"), MASKED),
-    Mutant("gradient of a matrix above", "elementwise.cu", Edit(" || v >= f.second ?", " ?"), PASSED),
-    Mutant("gradient of a matrix below", "elementwise.cu", Edit("v <= f.first || ", ""), PASSED),
+    *mutants(
+        "common.cuh",
+        ("gradient above the upper limit", "v <= low || v >= high", "v <= low", MASKED),
+        ("gradient below the lower limit", "v <= low || v >= high", "v >= high", MASKED),
+    ),
+    *mutants(
+        "elementwise.cu",
+        ("gradient of a matrix above", " || v >= f.second ?", " ?", PASSED),
+        ("gradient of a matrix below", "v <= f.first || ", "", PASSED),
+    ),
 )

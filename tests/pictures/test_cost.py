@@ -16,9 +16,9 @@ HEIGHT, WIDTH = 30, 50
 START = b"\x89PNG\r\n\x1a\n"
 
 
-def file(kind: str, height: int = HEIGHT, width: int = WIDTH, **options: object) -> bytes:
+def file(kind: str, **options: object) -> bytes:
     written = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)).save(
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)).save(
         written, kind, **options
     )
     return written.getvalue()

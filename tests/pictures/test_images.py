@@ -14,8 +14,8 @@ from vgg16gpu.io.preprocessing import Preprocess, resized_shape
 from vgg16gpu.pictures.images import check_fit, decode, decode_by_pillow, fit, load_image
 
 
-def picture(height, width, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+def picture(height, width):
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def saved(tmp_path, array, name="a.png", **options):

@@ -1,22 +1,19 @@
-"""What README's sentences and tables name: commands, options, targets, extras and Python of the package, all there.
+"""What README's sentences and tables name: commands, options, targets and extras, all there.
 
 Commands in its blocks are run: commands.py.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from tests.readme.blocks import prose
 from vgg16gpu.cli import COMMANDS, cli
-from vgg16gpu.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"`([^`]+)`")
@@ -73,13 +70,6 @@ def wrong(code: str) -> str | None:
 
 def test_commands_and_options_are_there() -> None:
     assert [found for code in sorted(set(NAMED)) if (found := wrong(code))] == []
-
-
-def test_python_is_there() -> None:
-    for code in sorted({code for code in NAMED if re.fullmatch(r"vgg16gpu(\.\w+)+", code)}):
-        module, _, name = code.rpartition(".")
-        with suppress(InputError):  # an extra is not installed
-            assert hasattr(importlib.import_module(module), name), code
 
 
 def test_something_is_named() -> None:

@@ -13,6 +13,12 @@ BATCH = 4  # the largest
 
 
 @pytest.fixture(scope="session")
+def extra():
+    """Skip where the server's packages are not installed."""
+    require_extra()
+
+
+@pytest.fixture(scope="session")
 def server():
     """The digits, with a layer beside the scores."""
     require_extra()

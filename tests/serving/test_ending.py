@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.running import PATIENCE, ROOT, require_extra, serving
+from tests.serving.running import PATIENCE, ROOT, serving
 from tests.serving.test_serve import binary_request
 
+pytestmark = pytest.mark.usefixtures("extra")
+
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
-
-
-@pytest.fixture(autouse=True)
-def _extra() -> None:
-    require_extra()
 
 
 @contextmanager

@@ -18,10 +18,7 @@ from tests.serving.running import PATIENCE, require_extra, require_later, servin
 from tests.serving.test_serve import batch_of, binary_request, scores
 from tests.support.kernel_harness import assert_same_bits
 
-
-@pytest.fixture(autouse=True)
-def _extra():
-    require_extra()
+pytestmark = pytest.mark.usefixtures("extra")
 
 
 BROKEN = ("ConnectionResetError", "ConnectionRefusedError", "RemoteDisconnected", "BadStatusLine")

@@ -13,17 +13,14 @@ import pytest
 
 from tests.serving.held import require_flat, settled, usage
 from tests.serving.load import Clients
-from tests.serving.running import PATIENCE, require_extra, serving
+from tests.serving.running import PATIENCE, serving
 from tests.serving.test_serve import batch_of, binary_request
 from tests.support.kernel_harness import assert_same_bits
 
-
-@pytest.fixture(autouse=True)
-def _extra():
-    require_extra()
-
-
-pytestmark = pytest.mark.alone(reason="measures how soon requests are answered under load")
+pytestmark = [
+    pytest.mark.alone(reason="measures how soon requests are answered under load"),
+    pytest.mark.usefixtures("extra"),
+]
 LONG = pytest.mark.slow(reason="fewer seconds and requests of the same stand for it")
 
 

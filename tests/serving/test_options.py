@@ -12,18 +12,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.serving.running import require_extra, serving
+from tests.serving.running import serving
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
 from vgg16gpu.cli import cli
 from vgg16gpu.io.shipped import digits_model
 
+pytestmark = pytest.mark.usefixtures("extra")
+
 NAMES = ("features.1", "output")
-
-
-@pytest.fixture(autouse=True)
-def _extra():
-    require_extra()
 
 
 @pytest.mark.slow(reason="a server of its own; outputs by name are parsed in make test")

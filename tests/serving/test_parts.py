@@ -19,9 +19,9 @@ from vgg16gpu_serving.slots import SlotPool
 from vgg16gpu_serving.wire import Asked, Kind, Outbox
 
 
-def queue_of(*asked, largest=8):
+def queue_of(*asked):
     """A queue of (kind, images), counted from 0."""
-    queue = Queue(largest)
+    queue = Queue(8)
     for number, (kind, images) in enumerate(asked):
         queue.add(Item("sender", Asked(kind, number, sent=10.0 + number, slots=range(images))))
     return queue

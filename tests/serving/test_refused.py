@@ -16,12 +16,9 @@ from tests.serving.test_faults import until
 from tests.serving.test_serve import batch_of, binary_request, scores, statistics, tensor
 from tests.support.kernel_harness import assert_same_bits
 
+pytestmark = pytest.mark.usefixtures("extra")
+
 OPTIONS = ("--batch", "4", "--workers", "1", "--queue", "4")  # one request of four images fills the queue
-
-
-@pytest.fixture(autouse=True)
-def _extra():
-    require_extra()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.serving.running import ROOT, require_extra, serving
+from tests.serving.running import ROOT, serving
 from tests.support.later import later
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
@@ -24,12 +24,9 @@ from vgg16gpu_serving.command import _tokens
 from vgg16gpu_serving.front_end.door import LogFile, check_tls
 from vgg16gpu_serving.parent.limits import allowed_connections
 
+pytestmark = pytest.mark.usefixtures("extra")
+
 LONG = "a" * 60
-
-
-@pytest.fixture(autouse=True)
-def _extra() -> None:
-    require_extra()
 
 
 def failed(*options: str, **environment: str) -> str:

@@ -1,4 +1,4 @@
-"""The promises under stress: what it measures on a small net, and that it sees each kind of broken promise."""
+"""The promises under stress: the tool on a small net, and faults of bits that it sees."""
 
 import json
 from types import SimpleNamespace
@@ -11,16 +11,9 @@ from tests.stress import bits as stress_bits
 from tests.stress import photos as stress_photos
 from tests.stress import promises
 from tests.stress import scores as stress_scores
-from tests.support import reference
 from tests.support.onnx_models import torch_vgg
-from vgg16gpu.compiler.model import Model
-from vgg16gpu.errors import KernelError
-from vgg16gpu.program.types import DeviceFacts
-from vgg16gpu.runtime.engine import Engine
 
-HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 SIDE = 16
-CLASSES = 5
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +36,20 @@ def photographs(tmp_path_factory):
 
 
 class Plan:
-    """Scores are channel means times `gain`; an image with a value above 1e5 is run again.
+    """Scores are channel means; an image with a value above 1e5 is run again.
 
     Faults that cost one bit: the scores of all depend on the largest value (`mixes`), or on how many there are
     (`counts`).
     """
 
-    def __init__(self, gain=1.0, mixes=False, counts=False):
-        self.gain, self.mixes, self.counts, self.second_passes = gain, mixes, counts, 0
+    def __init__(self, mixes=False, counts=False):
+        self.mixes, self.counts, self.second_passes = mixes, counts, 0
 
     def run(self, batch, x):
         assert len(x) <= batch == stress_scores.BATCH
         sizes = np.abs(x).max(axis=(1, 2, 3))
         self.second_passes += int((sizes > 1e5).sum())
-        y = exact(x).astype(np.float32) * np.float32(self.gain)
+        y = exact(x).astype(np.float32)
         if (self.mixes and sizes.max() > 1e5) or (self.counts and len(x) == 1):
             y = np.nextafter(y, np.float32(np.inf))
         return SimpleNamespace(outputs=(y,))
@@ -66,10 +59,10 @@ def exact(x):
     return x.astype(np.float64).mean(axis=(2, 3))
 
 
-def stressed(plan, name, library=exact):
+def stressed(plan, name):
     *ordinary, other = np.random.default_rng(0).standard_normal((stress_scores.BATCH + 1, 3, 8, 8), np.float32)
     image = stress_scores.strange_images(other)[name]
-    return stress_scores.stress(plan, name, np.stack(ordinary), image, exact, library)
+    return stress_scores.stress(plan, name, np.stack(ordinary), image, exact, exact)
 
 
 def test_images_that_change_others_are_seen():
@@ -79,83 +72,6 @@ def test_images_that_change_others_are_seen():
     mixed, counted = stressed(Plan(mixes=True), "noise of 1e6"), stressed(Plan(counts=True), "ordinary")
     assert (mixed.others_keep_bits, mixed.alone_keeps_bits, mixed.passed) == (False, True, False)
     assert (counted.others_keep_bits, counted.alone_keeps_bits, counted.passed) == (True, False, False)
-
-
-def test_errors_are_judged_by_the_library_and_a_floor():
-    assert stressed(Plan(1 + 0.9e-5), "ordinary").passed
-    assert not stressed(Plan(1 + 1.2e-5), "ordinary").passed
-    assert stressed(Plan(1 + 1.2e-5), "ordinary", lambda x: exact(x) * (1 + 1e-5)).passed
-    assert not stressed(Plan(1 + 1.6e-5), "ordinary", lambda x: exact(x) * (1 + 1e-5)).passed
-    assert not stressed(Plan(np.nan), "ordinary").passed
-
-
-def test_zeros_are_judged_absolutely():
-    x = np.ones((2, 1, 1, 1), np.float32)
-    x[1] = 0
-    expected, y = np.array([[10.0, 1.0], [1e-3, 0.0]]), np.array([[10.0, 2.0], [3e-3, 0.0]])
-    assert stress_scores.errors(x, y, expected) == pytest.approx((0.1, 2e-3))
-
-
-def test_a_real_engine_without_scales(model):
-    with Engine(model, device="cpu", batch=stress_scores.BATCH) as engine:
-        rows = list(stress_scores.measure(engine, *references(engine.graph)))
-    assert [row.name for row in rows] == list(stress_scores.strange_images(np.zeros((3, 4, 4), np.float32)))
-    assert all(row.passed for row in rows)
-    assert all(0 < max(row.errors) <= 1e-5 for row in rows)
-
-
-def references(graph):
-    def judge(x):
-        return reference.evaluate(graph, x)[graph.outputs[0]]
-
-    return judge, lambda x: judge(x).astype(np.float32)
-
-
-# ---- torch
-
-
-def test_torch_computes_the_network(model):
-    torch = pytest.importorskip("torch")
-    from testbench.measure.torch_layers import apply, network
-
-    graph = Model(model).graph()
-    x = np.random.default_rng(0).standard_normal((3, 3, SIDE, SIDE), np.float32)
-    values = reference.evaluate(graph, x)
-    expected = values[graph.outputs[0]]
-    found = network(graph, "cpu", torch.float64)(x)
-    assert np.abs(found - expected).max() <= 1e-13 * np.abs(expected).max()
-    rounded = network(graph, "cpu", torch.float32)(x)
-    assert rounded.dtype == np.float64
-    assert 1e-9 < np.abs(rounded - expected).max() / np.abs(expected).max() < 1e-5
-    for op in graph.ops:
-        y = apply(op, torch.from_numpy(values[op.x].copy()), torch.float64).numpy()
-        assert np.abs(y - values[op.y]).max() <= 1e-13 * np.abs(values[op.y]).max()
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert not torch.backends.cudnn.allow_tf32
-
-
-# ---- Photographs
-
-
-class Flagging:
-    """An engine that runs images again that have much red."""
-
-    program = SimpleNamespace(input=SimpleNamespace(shape=(32, 3, SIDE, SIDE)))
-    second_passes = 0
-
-    def run(self, x):
-        self.second_passes += int((x[..., 0].max(axis=(1, 2)) > 170).sum())
-
-
-def test_flagged_crops_are_counted_by_photograph(photographs):
-    found = stress_photos.measure(Flagging(), photographs, 100)
-    assert found.flagged["high.png"] == 0  # 160 wide
-    assert 5 < found.flagged["wide.png"] < 45
-    assert found.rate == found.flagged["wide.png"] / 100
-    assert not found.passed
-    assert found.cells()[-1] == f"{found.flagged['wide.png']} (wide.png)"
-    assert stress_photos.Photographs(1000, {"a": 10}).passed
-    assert not stress_photos.Photographs(1000, {"a": 10, "b": 1}).passed
 
 
 # ---- Bits
@@ -233,16 +149,3 @@ def test_a_broken_promise(model, photographs, tmp_path, capsys, monkeypatch):
     assert [failure.partition(":")[0] for failure in record["failures"]] == ["photographs"]
     assert record["memory"]["failures"] == []
     assert "FAIL: photographs: 2 4 0 0.00%" in capsys.readouterr().out
-
-
-def test_a_part_that_cannot_be_measured_keeps_its_rows_and_the_other_parts(model, tmp_path, monkeypatch):
-    def breaks(*_):
-        yield stress_bits.Bits("fp32", 1, 1, 0, 1, 0, False, 0, "0")
-        raise KernelError("the GPU is gone")
-
-    monkeypatch.setattr(stress_bits, "measure", breaks)
-    code, record = run_tool(model, tmp_path, "--parts", "bits", "photographs")
-    assert code == 1
-    assert record["failures"] == ["bits: KernelError: the GPU is gone"]
-    assert len(record["bits"]["rows"]) == 1
-    assert record["photographs"]["rows"] == []

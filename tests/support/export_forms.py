@@ -141,11 +141,3 @@ DYNAMO_FORMS: dict[str, Form] = {
     "opset20-one-file": Form(20, dynamo=True, options={"external_data": False}),
     "opset20-twice-the-size": Form(20, dynamo=True, size=128),
 }
-
-# Before opset 12 Dropout does not say whether it trains, nor does the exporter of a network without normalisation.
-TRAINING_FORMS: dict[str, Form] = {
-    "legacy-opset12": Form(12, training=True),
-    "legacy-opset17": Form(17, training=True),
-    "dynamo-opset18": Form(18, dynamo=True, training=True),
-    "dynamo-opset20-unoptimised": Form(20, dynamo=True, options=UNOPTIMISED, training=True),
-}

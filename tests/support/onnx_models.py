@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from vgg16gpu.checks.onnxruntime_session import open_session
 
 DEFAULT_OPSET = 17
+FORMS = Path(__file__).resolve().parents[1] / "fixtures" / "forms"
 IR_VERSION = 10  # the newest that all supported onnxruntime releases read
 
 
@@ -119,66 +120,6 @@ def torch_vgg(
     x = model.node("AveragePool", [x], "avgpool", kernel_shape=[1, 1], strides=[1, 1])
     x = model.node("Flatten", [x], "flatten", axis=1)
     _classifier(model, x, channels * (size >> layers.count("M")) ** 2, hidden, classes)
-    return model
-
-
-def dynamo_vgg(layers: Sequence[int | str] = (4, "M"), size: int = 8, *, folded: bool = True, batch: int = 1) -> Model:
-    """What torch's dynamo exporter writes: Reshape to a constant shape; `folded=False`: Constant + Concat, Identity."""
-    model = Model((batch, 3, size, size))
-    x, channels = vgg_features(model, layers)
-    features = channels * (size >> layers.count("M")) ** 2
-    if folded:
-        model.constant("shape", np.array([batch, features], np.int64))
-    else:
-        model.node("Constant", [], "rows", value_ints=[batch])
-        model.node("Constant", [], "columns", value_ints=[-1])
-        model.node("Concat", ["rows", "columns"], "shape", axis=0)
-    x = model.node("Reshape", [x, "shape"], "view", allowzero=1)
-    x = x if folded else model.node("Identity", [x], "dropout")
-    _classifier(model, x, features, 7, 5)
-    return model
-
-
-def view_vgg(*, style: str, layers: Sequence[int | str] = (4, "M"), size: int = 8) -> Model:
-    """x.view(x.size(0), -1) with an open batch: Shape arithmetic, by legacy or (unoptimised) dynamo export."""
-    model = Model(("n", 3, size, size))
-    x, channels = vgg_features(model, layers)
-    features = channels * (size >> layers.count("M")) ** 2
-    if style == "dynamo":
-        model.node("Shape", ["input"], "dim", start=0, end=1)
-        model.node("Squeeze", ["dim"], "batch")
-        model.node("Reshape", ["batch", model.node("Constant", [], "one", value_ints=[-1])], "rows", allowzero=0)
-        columns = model.node("Constant", [], "columns", value_ints=[features])
-    else:
-        model.node("Shape", [x], "dims")
-        zero = model.node("Constant", [], "zero", value=numpy_helper.from_array(np.array(0)))
-        model.node("Gather", ["dims", zero], "batch", axis=0)
-        operand = [model.constant("axes", np.array([0]))] if style == "operand" else []
-        attributes: dict[str, Any] = {} if operand else {"axes": [0]}
-        model.node("Unsqueeze", ["batch", *operand], "rows", **attributes)
-        columns = model.node("Constant", [], "columns", value=numpy_helper.from_array(np.array([-1])))
-    model.node("Concat", ["rows", columns], "shape", axis=0)
-    options: dict[str, Any] = {"allowzero": 1} if style == "dynamo" else {}
-    _classifier(model, model.node("Reshape", [x, "shape"], "view", **options), features, 7, 5)
-    return model
-
-
-def zoo_vgg(*, style: str, layers: Sequence[int | str] = (4, "M"), size: int = 8) -> Model:
-    """The ONNX Model Zoo's spellings: "mxnet" (Flatten before each Gemm) or "caffe2" (Reshape, Dropout masks)."""
-    model = Model((1, 3, size, size), input_name="data")
-    x, channels = vgg_features(model, layers)
-    features = channels * (size >> layers.count("M")) ** 2
-    for index, (inputs, outputs) in enumerate([(features, 7), (7, 6), (6, 5)]):
-        if style == "mxnet":
-            x = model.node("Flatten", [x], f"flatten{index}")
-        elif index == 0:
-            x = model.node("Reshape", [x, model.constant("shape", np.array([1, features], np.int64))], "reshape")
-        x = model.gemm(x, f"fc{index}", inputs, outputs)
-        if index < 2:
-            x = model.node("Relu", [x], f"fc{index}.relu")
-            x = model.node("Dropout", [x], [f"drop{index}", f"mask{index}"][: 2 if style == "caffe2" else 1], ratio=0.5)
-    if style == "caffe2":
-        model.node("Softmax", [x], "prob")
     return model
 
 

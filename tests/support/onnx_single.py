@@ -33,6 +33,15 @@ def weights(*shape: int) -> Any:
     return random_input(shape, seed=len(shape))
 
 
+def ints(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def norm_parameters(channels: int = 4) -> list[Any]:
+    """Scale, shift, mean and variance."""
+    return [random_input((channels,), seed) for seed in range(3)] + [np.abs(random_input((channels,), 3)) + 0.5]
+
+
 def single(path: Path, op: str, shape: Shaped, constants: Sequence[Any], **options: Any) -> Path:
     """A model of one node; constants are its operands after the input, None where one is left out."""
     opset, outputs = options.pop("opset", 17), options.pop("outputs", "y")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from testbench import demo, make_references
-from vgg16gpu.checks.references import StoredReferences
 from vgg16gpu.io.labels import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.zoo.digits import digit_sample
@@ -48,13 +47,6 @@ def commands(monkeypatch):
     return ran, codes
 
 
-def test_the_references_are_those_of_the_model_that_it_makes():
-    stored = StoredReferences.read(demo.REFERENCES)
-    assert stored.model == "vgg16gpu model make --seed 0"
-    assert stored.scores.shape[0] == demo.BATCH == 10
-    assert [str(path) for path in demo.MODELS] == ["models/vgg16.onnx", "models/random-vgg16.onnx"]
-
-
 def test_the_model_is_made_once(models, known, commands, capsys):
     ran, _ = commands
     assert demo.main() == 0
@@ -85,13 +77,6 @@ def test_another_model_is_left_alone(models, known, commands):
         assert models[0].read_bytes() == others
     models[1].write_bytes((known / "known.onnx").read_bytes())
     assert demo.choose_model(models) == (models[1], True)
-
-
-def test_a_file_of_an_earlier_model_make_is_found(models, known, commands):
-    ran, _ = commands
-    models[0].write_bytes((known / "known.onnx").read_bytes())
-    assert demo.main() == 0
-    assert ran[1:] == [["testbench", "models/vgg16.onnx", "--batch", "10"]]
 
 
 @pytest.mark.usefixtures("models")

@@ -20,7 +20,9 @@ from tests.support.onnx_single import (
     Shaped,
     accept,
     accept_run_time,
+    ints,
     load_run_time,
+    norm_parameters,
     refuse,
     run_time,
     single,
@@ -49,10 +51,6 @@ from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
 FLOAT32 = np.float32
-
-
-def ints(*numbers: int) -> Any:
-    return np.array(numbers, np.int64)
 
 
 # Windows
@@ -134,27 +132,20 @@ def test_rounding_up_is_dropped_where_it_changes_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize("options", [{"size": 3}, {"size": 5, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
 def test_lrn(tmp_path: Path, options: dict[str, Any]) -> None:
     assert isinstance(accept(single(tmp_path, "LRN", MAP, [], **options)), LocalResponseNorm)
-    refuse(single(tmp_path, "LRN", MAP, [], **{**options, "size": 0}), "size is 0; a positive number")
-    refuse(single(tmp_path, "LRN", MATRIX, [], **options), "it needs (N, C, H, W)")
-
-
-def parameters(channels: int) -> list[Any]:
-    return [random_input((channels,), seed) for seed in range(3)] + [np.abs(random_input((channels,), 3)) + 0.5]
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (2, 4, 3, 2), (2, 4, 3, 2, 2)])
 def test_batch_norm_of_any_rank(shape: tuple[int, ...]) -> None:
     names = ("scale", "shift", "mean", "var")
-    operands = {"x": random_input(shape), **dict(zip(names, parameters(4), strict=True))}
+    operands = {"x": random_input(shape), **dict(zip(names, norm_parameters(4), strict=True))}
     op = accept_run_time("BatchNormalization", operands, epsilon=0.01).ops[0]
     assert isinstance(op, GeneralBatchNorm)
     assert op.operands == ("x", *names)
 
 
 def test_batch_norm_of_a_matrix(tmp_path: Path) -> None:
-    assert isinstance(accept(single(tmp_path, "BatchNormalization", MATRIX, parameters(6))), GeneralBatchNorm)
-    assert isinstance(accept(single(tmp_path, "BatchNormalization", MAP, parameters(4))), BatchNorm)
-    refuse(single(tmp_path, "BatchNormalization", MATRIX, parameters(5)), "for an input of shape")
+    assert isinstance(accept(single(tmp_path, "BatchNormalization", MATRIX, norm_parameters(6))), GeneralBatchNorm)
+    assert isinstance(accept(single(tmp_path, "BatchNormalization", MAP, norm_parameters(4))), BatchNorm)
 
 
 # Products
@@ -183,14 +174,10 @@ def test_gemm(
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        ((3, 5), (4, 5), "5 columns meet 4 rows"),
-        ((3, 5), (2, 5, 4), "its operands have 2 and 3 dimensions"),
-    ],
+    ("b", "message"), [((4, 5), "5 columns meet 4 rows"), ((2, 5, 4), "its operands have 2 and 3 dimensions")]
 )
-def test_gemm_that_does_not_fit(a: Sequence[int], b: Sequence[int], message: str) -> None:
-    operands = {"a": random_input(a), "b": random_input(b)}
+def test_gemm_that_does_not_fit(b: Sequence[int], message: str) -> None:
+    operands = {"a": random_input((3, 5)), "b": random_input(b)}
     with pytest.raises(ModelError, match=message):
         load_run_time(run_time("Gemm", operands), operands)
 
@@ -210,8 +197,6 @@ def test_matmul_by_a_constant(tmp_path: Path) -> None:
     assert op.weight.flags.c_contiguous
     assert isinstance(accept(single(tmp_path, "MatMul", MAP, [weights(7, 5)])), MatMul)
     assert isinstance(accept(single(tmp_path, "MatMul", MATRIX, [weights(6)])), MatMul)
-    refuse(single(tmp_path, "MatMul", MATRIX, [weights(7, 5)]), "weights for 7 features, its input (1, 6) has 6")
-    refuse(single(tmp_path, "MatMul", MATRIX, [weights(6, 5).astype(np.float64)]), "element type float64")
 
 
 # Elements
@@ -225,21 +210,6 @@ def test_arithmetic_with_a_constant(tmp_path: Path, op: str, constant: Sequence[
     assert isinstance(made, Arithmetic)
     assert made.function == op.lower()
     assert made.operands == ("input", "c0")
-
-
-@pytest.mark.parametrize(
-    ("shape", "constant", "message"),
-    [
-        (MAP, weights(3), "cannot be broadcast"),
-        (MAP, weights(3, 4, 9, 7), "it does not fit every batch"),
-        (MAP, weights(2, 1, 4, 9, 7), "does not keep the batch as its first dimension; export with a fixed batch"),
-        (MAP, weights(7).astype(np.float64), "element type float64; export the model in float32"),
-        (MAP, ints(1), "element type int64"),
-    ],
-)
-@pytest.mark.every_case
-def test_arithmetic_refused(tmp_path: Path, shape: Shaped, constant: Any, message: str) -> None:
-    refuse(single(tmp_path, "Add", shape, [constant]), message)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 11])
@@ -363,9 +333,9 @@ def test_branches_of_open_sizes(tmp_path: Path) -> None:
 # ---- Flatten of an open batch to several rows for each image
 
 
-def in_rows(path: Path, *nodes: tuple[str, Sequence[Any], dict[str, Any]], shape: Sequence[Any] = MAP) -> Path:
+def in_rows(path: Path, *nodes: tuple[str, Sequence[Any], dict[str, Any]]) -> Path:
     """Flatten with axis 2, then these nodes one behind the other, their constants given."""
-    model = Model(shape)
+    model = Model(MAP)
     x = model.node("Flatten", ["input"], "rows", "flatten", axis=2)
     for index, (op, constants, options) in enumerate(nodes):
         names = [model.constant(f"c{index}_{place}", value) for place, value in enumerate(constants)]
@@ -392,24 +362,23 @@ def test_rows_that_are_joined_again(tmp_path: Path, nodes: list[Any], rest: int)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shape", "message"),
+    ("nodes", "message"),
     [
         (
             [("Softmax", [], {})],
-            MAP,
             "'rows' has several rows for each image of an open batch; use Flatten with axis 1",
         ),
-        ([("Shape", [], {})], MAP, "'rows' has several rows for each image"),
-        ([("Relu", [], {})], MAP, "'v0' has several rows for each image of an open batch; export with a fixed batch"),
-        ([("Reshape", [ints(-1, 63)], {})], MAP, "it turns 4 rows for each image into (-1, 63), which is not one row"),
-        ([("Reshape", [ints(1, -1)], {})], MAP, "it turns 4 rows for each image into (1, -1)"),
-        ([("Gemm", [weights(63, 5)], {"transA": 1})], MAP, "transA is 1"),
-        ([("Gemm", [weights(62, 5)], {})], MAP, "62"),
-        ([("MatMul", [weights(63)], {})], MAP, "it multiplies rows of images with (63,)"),
-        ([("MatMul", [weights(2, 63, 5)], {})], MAP, "it multiplies rows of images with (2, 63, 5)"),
-        ([("Add", [weights(63)], {})], MAP, "'rows' has several rows for each image"),
+        ([("Shape", [], {})], "'rows' has several rows for each image"),
+        ([("Relu", [], {})], "'v0' has several rows for each image of an open batch; export with a fixed batch"),
+        ([("Reshape", [ints(-1, 63)], {})], "it turns 4 rows for each image into (-1, 63), which is not one row"),
+        ([("Reshape", [ints(1, -1)], {})], "it turns 4 rows for each image into (1, -1)"),
+        ([("Gemm", [weights(63, 5)], {"transA": 1})], "transA is 1"),
+        ([("Gemm", [weights(62, 5)], {})], "62"),
+        ([("MatMul", [weights(63)], {})], "it multiplies rows of images with (63,)"),
+        ([("MatMul", [weights(2, 63, 5)], {})], "it multiplies rows of images with (2, 63, 5)"),
+        ([("Add", [weights(63)], {})], "'rows' has several rows for each image"),
     ],
 )
 @pytest.mark.every_case
-def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], shape: Sequence[Any], message: str) -> None:
-    refuse(in_rows(tmp_path, *nodes, shape=shape), message)
+def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], message: str) -> None:
+    refuse(in_rows(tmp_path, *nodes), message)

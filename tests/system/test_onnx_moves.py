@@ -19,11 +19,11 @@ from tests.support.onnx_single import (
     Shaped,
     accept,
     accept_run_time,
+    ints,
     refuse,
     single,
     weights,
 )
-from tests.system.test_onnx_general import FLOAT32, ints
 from vgg16gpu.compiler.graph.ops import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
@@ -70,8 +70,7 @@ def test_reshape_to_another_number_of_elements(tmp_path: Path, target: list[int]
     )
 
 
-def test_too_many_dimensions(tmp_path: Path) -> None:
-    refuse(single(tmp_path, "Reshape", (2, 3), [ints(*[1] * 7, 2, 3)]), "its result has 9 dimensions; at most 8")
+def test_too_many_dimensions() -> None:
     with pytest.raises(ModelError, match="input 'x' has 9 dimensions; at most 8 are supported"):
         accept_run_time("Relu", {"x": random_input((1,) * 9)})
 
@@ -101,22 +100,6 @@ def test_squeeze(
     op = accept(path) if "c" not in shape and "h" not in shape else load(path).ops[0]
     assert isinstance(op, kind)
     assert target is None or (isinstance(op, Reshape) and op.target == target)
-
-
-@pytest.mark.parametrize(
-    ("shape", "axes", "message"),
-    [
-        (MAP, (1,), "it leaves out dimension 1 of (open, 4, 9, 7)"),
-        (("n", 1, 4, 4), (0,), "it leaves out dimension 0 of (open, 1, 4, 4)"),
-        (("n", 1, 1, 4), None, "it names no axes and leaves out what is 1"),
-        (("n", 1, "h", "w"), (1,), "it moves several open dimensions"),
-        (("n", 1, 1, 4), (1, -3), "name one dimension twice"),
-        (("n", 1, 1, 4), (4,), "axis is 4 for 4 dimensions"),
-    ],
-)
-@pytest.mark.every_case
-def test_squeeze_refused(tmp_path: Path, shape: Shaped, axes: tuple[int, ...] | None, message: str) -> None:
-    refuse(single(tmp_path, "Squeeze", shape, [] if axes is None else [ints(*axes)]), message)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +133,6 @@ def test_transpose(tmp_path: Path, shape: Shaped, options: dict[str, Any], permu
     assert op.permutation == permutation
 
 
-def test_transpose_refused(tmp_path: Path) -> None:
-    refuse(single(tmp_path, "Transpose", MAP, []), "does not keep the batch as its first dimension")
-    refuse(single(tmp_path, "Transpose", FIXED, [], perm=[0, 1, 2]), "perm is [0, 1, 2] for 4 dimensions")
-    refuse(single(tmp_path, "Transpose", FIXED, [], perm=[0, 1, 2, 2]), "perm is [0, 1, 2, 2]")
-
-
 @pytest.mark.parametrize(("axis", "opset"), [(1, 7), (-3, 13), (3, 13)])
 def test_concat(tmp_path: Path, axis: int, opset: int) -> None:
     model = Model(MAP)
@@ -171,8 +148,6 @@ def test_concat_details(tmp_path: Path) -> None:
     op = accept(single(tmp_path, "Concat", (3, 4, 9, 7), [constant], axis=1))
     assert op.operands == ("input", "c0")
     assert isinstance(accept(single(tmp_path, "Concat", MAP, [], axis=1)), Identity)
-    refuse(single(tmp_path, "Concat", MAP, [constant], axis=1), "differ beside dimension 1")
-    refuse(single(tmp_path, "Concat", FIXED, [constant], axis=4), "axis is 4 for 4 dimensions")
 
 
 SLICES: list[tuple[Shaped, Mapping[str, Any], tuple[Any, Any, Any]]] = [
@@ -211,24 +186,6 @@ def test_slice_with_steps(tmp_path: Path, start: int, end: int, step: int, made:
     assert (op.starts[2], op.steps[2], op.sizes[2]) == made
 
 
-@pytest.mark.parametrize(
-    ("shape", "lists", "message"),
-    [
-        (MAP, [ints(0), ints(1), ints(0)], "it takes 0:1:1 of dimension 0, which is open"),
-        (OPEN_SIZE, [ints(0), ints(-1), ints(2)], "it takes 0:-1:1 of dimension 2, which is open"),
-        (OPEN_SIZE, [ints(1), ints(2**40), ints(3)], "of dimension 3, which is open"),
-        (MAP, [ints(0, 1), ints(1)], "do not fit each other"),
-        (MAP, [ints(0), ints(1), ints(1), ints(0)], "do not fit each other"),
-        (MAP, [ints(*[0] * 5), ints(*[1] * 5)], "do not fit each other"),
-        (MAP, [ints(0), ints(1), ints(7)], "axis is 7 for 4 dimensions"),
-        (MAP, [np.float32([0]), ints(1)], "its starts are float32"),
-    ],
-)
-@pytest.mark.every_case
-def test_slice_refused(tmp_path: Path, shape: Shaped, lists: Sequence[Any], message: str) -> None:
-    refuse(single(tmp_path, "Slice", shape, lists), message)
-
-
 @pytest.mark.parametrize("indices", [ints(0, 3, -1), np.array([[1, 2], [0, -4]]), np.array(2), np.int32([3, 1])])
 def test_gather(tmp_path: Path, indices: Any) -> None:
     op = accept(single(tmp_path, "Gather", MAP, [indices], axis=1))
@@ -239,27 +196,12 @@ def test_gather(tmp_path: Path, indices: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "indices", "axis", "message"),
-    [
-        (MAP, ints(4), 1, "an index is not in -4 to 3"),
-        (MAP, ints(-5), 1, "an index is not in -4 to 3"),
-        (MAP, ints(0), 0, "it picks from dimension 0, which is open"),
-        (MAP, np.float32([0]), 1, "its indices are not whole numbers"),
-        (MAP, ints(0), 5, "axis is 5 for 4 dimensions"),
-    ],
-)
-@pytest.mark.every_case
-def test_gather_refused(tmp_path: Path, shape: Shaped, indices: Any, axis: int, message: str) -> None:
-    refuse(single(tmp_path, "Gather", shape, [indices], axis=axis), message)
-
-
-@pytest.mark.parametrize(
     ("constants", "options"),
     [
         ([], {"opset": 7, "pads": [0, 0, 1, 2, 0, 0, 3, 0], "value": 1.5}),
         ([], {"opset": 10, "pads": [0, 0, 1, 2, 0, 0, 3, 0], "mode": "constant"}),
         ([ints(0, 0, 1, 2, 0, 0, 3, 0)], {"opset": 11}),
-        ([ints(0, 1, -1, 2, 0, 0, 3, -2), FLOAT32(2.5)], {"opset": 13}),
+        ([ints(0, 1, -1, 2, 0, 0, 3, -2), np.float32(2.5)], {"opset": 13}),
         ([ints(1, 2, 3, 4), None, ints(-1, 1)], {"opset": 18}),
     ],
 )
@@ -267,25 +209,10 @@ def test_pad(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any]) 
     assert isinstance(accept(single(tmp_path, "Pad", MAP, constants, **options)), Pad)
 
 
-@pytest.mark.parametrize(
-    ("constants", "options", "message"),
-    [
-        ([ints(*[1] * 8)], {"mode": "reflect"}, "mode is 'reflect'; only constant padding"),
-        ([ints(1, 1)], {}, "it has 2 pads for 4 dimensions"),
-        ([ints(0, -2, 0, 0, 0, -2, 0, 0)], {}, "nothing is left"),
-        ([ints(1, 0, 0, 0, 0, 0, 0, 0)], {}, "does not keep the batch as its first dimension"),
-        ([ints(*[0] * 8), np.float64(1)], {}, "its value has element type float64"),
-    ],
-)
-@pytest.mark.every_case
-def test_pad_refused(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any], message: str) -> None:
-    refuse(single(tmp_path, "Pad", MAP, constants, **options), message)
-
-
 @pytest.mark.parametrize("pads", [(0, 1, 2, 3), (1, -1, 0, 2), (-1, 0, -1, -1)])
 @pytest.mark.parametrize("value", [2.5, math.inf])
 def test_pad_with_a_value_at_run_time(pads: Sequence[int], value: float) -> None:
-    operands = {"x": random_input((3, 4)), "pads": ints(*pads), "value": np.array(value, FLOAT32)}
+    operands = {"x": random_input((3, 4)), "pads": ints(*pads), "value": np.array(value, np.float32)}
     graph = accept_run_time("Pad", operands)
     assert [type(op) for op in graph.ops] == [Reshape, Reshape, Concat, Gather]
     assert [value.name for value in graph.inputs] == ["x", "value"]

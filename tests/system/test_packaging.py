@@ -204,18 +204,6 @@ def test_there_is_one_version():
     assert named == []
 
 
-# The rooms: contracts in pyproject.toml
-
-LINT = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
-
-
-def lint_imports(folder):
-    command = [sys.executable, "-c", LINT]
-    search = os.pathsep.join(str(folder / name) for name in (".", "serving", "lab"))
-    env = {**os.environ, "PYTHONPATH": search}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
 def test_every_package_is_listed():
     """The lists of the two packages beside it are checked by what their wheels hold."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -225,25 +213,3 @@ def test_every_package_is_listed():
     names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels} | {"vgg16gpu.references"}
     assert set(settings["packages"]) == names
-
-
-# The Makefile
-
-
-def make(*arguments):
-    return subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.parametrize("target", ["demo", "test", "test-gpu", "sanitize", "bench", "lint", "ptxas"])
-def test_targets_make_the_environment_or_use_a_given_one(target):
-    assert "tools/bootstrap.py .venv" in make(target, "VENV=.venv")
-    own = make(target, "VENV=", "PYTHON=/opt/python")
-    assert "bootstrap.py .venv" not in own
-    assert "pip" not in own
-    assert ".venv" not in own
-
-
-def test_help_names_every_target():
-    described = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
-    assert {line.split()[0] for line in described.splitlines()} == set(phony.split()[1:])

@@ -64,11 +64,3 @@ def test_nothing_of_a_run_is_stored() -> None:
     ids = [cell["id"] for cell in CONTENT["cells"]]
     assert len(set(ids)) == len(ids)
     assert all(len(cell["source"]) <= 22 for cell in CODE)
-
-
-def test_links_lead_somewhere() -> None:
-    text = "\n".join("".join(cell["source"]) for cell in CONTENT["cells"] if cell["cell_type"] == "markdown")
-    targets = [*re.findall(r"\]\(([^)#]+)\)", text), *(f"../{name}" for name in re.findall(r"`(examples/\S+)`", text))]
-    assert targets
-    for target in targets:
-        assert (NOTEBOOK.parent / target).is_file(), target

@@ -1,22 +1,18 @@
-"""testbench.timeline: what instrumented kernels say, and the page and table that are made of it."""
+"""testbench.timeline: what instrumented kernels say, and the command."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from testbench.timeline.__main__ import timeline_command
-from testbench.timeline.measure import Launch, Timeline, Wanted, _stamped, measure
-from testbench.timeline.page import page
-from testbench.timeline.stamps import WORDS, BlockTimes
-from testbench.timeline.summary import lines
+from testbench.timeline.measure import Wanted, _stamped, measure
+from testbench.timeline.stamps import WORDS
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu import Engine
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices.kernel_source import own_sources, read_source, source_name
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.program.types import Arena
 from vgg16gpu.zoo.generate import make_vgg
@@ -76,51 +72,7 @@ def test_kernels_of_hopper_tell_too(hopper, tmp_path, precision, batch):
     assert 0.3 * found.plain_us < found.span_us < 3 * found.plain_us + 50
 
 
-def test_kernels_that_tell_tell_all():
-    sources = {source_name(path) for path in own_sources() if "TIMELINE_PARAMETER" in path.read_text()}
-    for source in sources:
-        if not source.endswith(".cuh"):
-            text = read_source(source)
-            assert all(f"STAMP({event})" in text for event in ("BEGUN", "SUMS_READY", "DONE")), source
-            assert len(re.findall(r"STAMP\(", text)) == len(re.findall(r"TIMED\(.*STAMP\(", text))  # else they cost
-
-
-@pytest.fixture
-def made_up():
-    nan = np.nan
-    first = BlockTimes(np.array([[0, 1, 3, nan, 4], [0.5, 1.5, 3.5, nan, 6.0]]), np.array([4, 7]))
-    second = BlockTimes(np.array([[3.0, 7.0, 9.0, 9.5, 10.0]]), np.array([4]))
-    launches = (
-        Launch("a <b>", "k<1>", ("x",), first),
-        Launch("c", "silent", ("y",), None),
-        Launch("d", "m", (), second),
-    )
-    return Timeline("fp16", "a card", 1, launches, 12.5, {"date": "now"})
-
-
-def test_the_table(made_up):
-    first, second = lines(made_up)
-    assert first.numbers[:3] == (0, 6, 1)
-    np.testing.assert_allclose(first.numbers[3:], [1, 2, np.nan, 1.75, 1])
-    assert second.numbers == (3, 10, 1, 4, 2, 0.5, 0.5, 0)
-    assert made_up.span_us == 10
-
-
-def test_the_page_needs_nothing_else(made_up):
-    text = page("a & b", [made_up])
-    assert "a &amp; b" in text
-    assert "silent" in text
-    assert not re.search(r"(src|href)=|https?://|<b>", text)
-    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', text)
-    told = json.loads(data)
-    assert told["places"] == [4, 7]
-    assert told["launches"][0] == {
-        "label": "a <b> (k<1>)",
-        "blocks": [[4, 0, 1, 3, None, 4], [7, 0.5, 1.5, 3.5, None, 6]],
-    }
-
-
-@pytest.mark.slow(reason="a program of the authors; the test above draws its page")
+@pytest.mark.slow(reason="a program of the authors; tests of the GPU measure with it")
 def test_the_command(tmp_path):
     output, drawn = tmp_path / "t.json", tmp_path / "t.html"
     model = torch_vgg((4, "M")).save(tmp_path / "m.onnx")

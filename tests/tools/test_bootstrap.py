@@ -43,22 +43,6 @@ def test_a_python_without_venv():
         bootstrap.check_venv(("sys", "not_there"))
 
 
-def test_no_driver(tmp_path):
-    assert bootstrap.driver_version(str(tmp_path / "libcuda.so.1")) == 0
-
-
-def test_stamps(tmp_path):
-    wanted = bootstrap.wanted_state(["test"], 13000)
-    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), wanted)
-    bootstrap.write_stamp(tmp_path, wanted)
-    assert bootstrap.is_current(bootstrap.read_stamp(tmp_path), wanted)
-    assert bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state([], 13000))
-    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state(["test"], 0))
-    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state(["other"], 13000))
-    (tmp_path / bootstrap.STAMP).write_text("[")
-    assert bootstrap.read_stamp(tmp_path) == {}
-
-
 class Commands:
     """Stands for `subprocess.call` and `Popen`: keeps the commands, fails those that hold a given word."""
 
@@ -127,20 +111,6 @@ def test_extras_add_up(monkeypatch, tmp_path):
     assert f"{bootstrap.ROOT}[plot,test]" in commands.with_word("--editable")[0]
 
 
-def test_commands_are_told_to_an_environment_of_ones_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    for name in bootstrap.BESIDE:
-        (tmp_path / name).mkdir()
-        text = f'[project]\nname = "the-{name}"\nversion = "1"\n\n'
-        text += '[project.entry-points."a.b"]\nx = "m:f"\ny = "m:g"\n\n[tool]\n'
-        (tmp_path / name / "pyproject.toml").write_text(text)
-    assert bootstrap.main(["--in-place"]) == 0
-    for name in bootstrap.BESIDE:
-        assert (
-            tmp_path / name / f"the_{name}.egg-info" / "entry_points.txt"
-        ).read_text() == "[a.b]\nx = m:f\ny = m:g\n"
-
-
 def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
     _, commands = run_main(monkeypatch, tmp_path / "venv")
     assert commands.with_word("cuda_setup") == []
@@ -150,19 +120,6 @@ def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
     assert commands.seen.index(beside) < commands.seen.index(commands.with_word("--editable")[0])
     assert last == commands.seen[-1]
     assert last[-1] == "vgg16gpu.cuda_setup"
-
-
-def test_stages_of_pip():
-    for line, stage in {
-        "Collecting numpy>=1.26 (from vgg16gpu==0.1.0)": "collecting numpy",
-        "  Downloading numpy-2.4.6-cp312-cp312-manylinux.whl (16.6 MB)": "downloading numpy (16.6 MB)",
-        "  Downloading https://host/simple/onnx-1.2-cp312.whl (17.9 MB)": "downloading onnx (17.9 MB)",
-        "Processing /wheels/numpy-2.4.6-cp312-cp312-manylinux.whl (from vgg16gpu==0.1.0)": "collecting numpy",
-        "Collecting markdown-it-py>=2.2.0 (from rich>=13)": "collecting markdown-it-py",
-        "Installing collected packages: numpy, onnx": "installing 2 packages",
-        "  Preparing editable metadata (pyproject.toml): started": "",
-    }.items():
-        assert bootstrap.pip_stage(line) == stage
 
 
 def test_a_slow_pip_says_what_it_is_at(monkeypatch, capfd):

@@ -26,7 +26,6 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo import center_scores, generate
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.model_writer import LIMIT, IntegerStream, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())
@@ -265,58 +264,9 @@ def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
     assert Model(tmp_path / "net.onnx").metadata == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
 
 
-def test_integers_are_pcg64_words():
-    words = np.random.PCG64(7).random_raw(3)
-    expected = [sum(int(word) >> shift & 0xFFFF for shift in (0, 16, 32, 48)) - 2 * 0xFFFF for word in words]
-    assert IntegerStream(7).integers((3,)).tolist() == expected
-
-
-def test_integers_do_not_depend_on_how_they_are_asked_for():
-    whole, parts = IntegerStream(3), IntegerStream(3)
-    pieces = [parts.integers((count,)) for count in (1, 70_000, 65_535, 64_464)]
-    assert np.array_equal(whole.integers((200, 1000)).ravel(), np.concatenate(pieces))
-
-
-def test_scaling_rounds_once():
-    integers, scale = IntegerStream(1).integers((1000,)), he_scale(27)
-    exact = [float(np.float32(int(value) * float(scale))) for value in integers]  # the product is exact in float64
-    assert scaled(integers, scale).tolist() == exact
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 2, 5, 7), (5, 3, 9, 4)])
-def test_exact_convolution(shape):
-    outputs, channels, height, width = shape
-    random = np.random.default_rng(sum(shape))
-    x = random.normal(size=(channels, height, width))
-    weight = random.integers(-LIMIT, LIMIT, size=(outputs, channels, 3, 3), dtype=np.int32)
-    bias = random.normal(size=outputs).astype(np.float32)
-    scale = np.float32(1e-5)
-    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
-    expected = np.einsum("ockl,chwkl->ohw", weight * float(scale), windows) + bias[:, None, None]
-    got = center_scores.convolution(x, weight, scale, bias)
-    assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
-
-
-def test_exact_products_stay_below_the_limit_of_doubles():
-    """Largest inputs, weights and sum that the generator admits: every bit of the result is right."""
-    count = 2**20
-    weight = np.full((1, count), LIMIT, np.int32)
-    column = center_scores.quantise(np.linspace(0.5, 1.0, count))
-    assert column.integers.max() <= 2**16
-    exact = LIMIT * int(column.integers.astype(np.int64).sum())
-    assert exact < 2**53
-    assert center_scores.fully_connected([column], weight, np.float32(1))[0, 0] == exact * column.unit
-
-
 def test_pools_of_the_calibration():
     x = np.arange(2 * 5 * 4, dtype=np.float64).reshape(2, 5, 4)
     assert center_scores.max_pool(x).tolist() == [[[5, 7], [13, 15]], [[25, 27], [33, 35]]]
     even = x[:, :4]
     averages = even.reshape(2, 2, 2, 2, 2).mean(axis=(2, 4))
     assert np.abs(center_scores.average_pool(even, 2) - averages).max() < 1e-3
-
-
-def test_quantising_nothing_but_zeros():
-    fixed = center_scores.quantise(np.zeros(4))
-    assert fixed.integers.tolist() == [0, 0, 0, 0]

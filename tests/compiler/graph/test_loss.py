@@ -31,8 +31,8 @@ _OPS = (
 FEATURES = graph_of(*_OPS, outputs=("a", "b", "c"))
 
 
-def images(shape: Shape = SHAPE) -> Array64:
-    return normal(RANDOM, *shape).astype(np.float64)
+def images() -> Array64:
+    return normal(RANDOM, *SHAPE).astype(np.float64)
 
 
 def targets_of(terms: list[Term], y: Array64, graph: Graph = FEATURES) -> list[Array64]:

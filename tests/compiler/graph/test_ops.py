@@ -16,8 +16,8 @@ def ones(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.ones(shape, np.float32)
 
 
-def conv(channels: int = 3, *, window: Window | None = None, pool: bool = False) -> Conv:
-    return Conv(*XY, ones(4, channels, 3, 3), None, window or Window((3, 3), pads=Pads(1, 1, 1, 1)), pool=pool)
+def conv(*, window: Window | None = None, pool: bool = False) -> Conv:
+    return Conv(*XY, ones(4, 3, 3, 3), None, window or Window((3, 3), pads=Pads(1, 1, 1, 1)), pool=pool)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from tests.support.onnx_models import Model, inner_values, onnxruntime_values, r
 from tests.support.reference import evaluate
 from tests.support.selection import examples
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
-from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Gemm, Identity, Op, Pool, Relu, Softmax
-from vgg16gpu.compiler.graph.passes import drop_identity, fuse_max_pool, fuse_relu, simplify
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Conv, Flatten, Op, Pool, Relu, Softmax
+from vgg16gpu.compiler.graph.passes import fuse_max_pool, fuse_relu, simplify
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.onnx.load import load
 
@@ -47,16 +47,8 @@ def pool(x: str, y: str) -> Pool:
     return Pool(x, y, (y,), "max", MAX_POOL_2X2)
 
 
-def identity(x: str, y: str) -> Identity:
-    return Identity(x, y, (y,))
-
-
 def flatten(x: str, y: str) -> Flatten:
     return Flatten(x, y, (y,))
-
-
-def gemm(x: str, y: str) -> Gemm:
-    return Gemm(x, y, (y,), weights(5, 144), weights(5))
 
 
 def graph(*ops: Op, outputs: Sequence[str] | None = None, shape: tuple[int | None, ...] = SHAPE) -> Graph:
@@ -80,30 +72,7 @@ def check_same(before: Graph, after: Graph) -> None:
     assert infer_shapes(after, x.shape) == {name: value.shape for name, value in got.items()}
 
 
-def names(result: Graph) -> list[tuple[str, ...]]:
-    return [op.names for op in result.ops]
-
-
-# Identity
-
-
-def test_an_identity_of_an_output_leaves_the_output_its_name() -> None:
-    before = chain(conv, identity, relu, outputs=["a", "c"])
-    result = drop_identity(before)
-    assert [(op.x, op.y, op.names) for op in result.ops] == [("x", "a", ("b", "a")), ("a", "c", ("c",))]
-    check_same(before, result)
-
-
 # Folding and fusing
-
-
-def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None:
-    for before in (chain(conv, relu, pool), chain(conv, pool), chain(conv, pool, relu)):
-        result = fuse_max_pool(fuse_relu(before))
-        assert isinstance(result.ops[0], Conv)
-        assert result.ops[0].pool
-        check_same(before, result)
-        check_same(before, fuse_relu(result))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +87,15 @@ def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None
 def test_other_pools_stay(other: Maker) -> None:
     before = chain(conv, other)
     assert fuse_max_pool(before).ops == before.ops
+
+
+def test_max_pool_goes_into_the_convolution_after_its_relu_or_directly() -> None:
+    for before in (chain(conv, relu, pool), chain(conv, pool), chain(conv, pool, relu)):
+        result = fuse_max_pool(fuse_relu(before))
+        assert isinstance(result.ops[0], Conv)
+        assert result.ops[0].pool
+        check_same(before, result)
+        check_same(before, fuse_relu(result))
 
 
 @pytest.mark.parametrize("chained", [(conv, norm), (conv, relu), (conv, pool), (flatten, relu)])

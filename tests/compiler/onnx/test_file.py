@@ -35,8 +35,8 @@ def with_tensor(path: Path, tensor: TensorProto) -> OnnxFile:
     return open_onnx(model.save(path))
 
 
-def read(file: OnnxFile, index: int = 0) -> np.ndarray[Any, Any]:
-    return file.array(file.model.graph.initializer[index])
+def read(file: OnnxFile) -> np.ndarray[Any, Any]:
+    return file.array(file.model.graph.initializer[0])
 
 
 def owner(array: np.ndarray[Any, Any]) -> object:

@@ -195,21 +195,21 @@ def test_no_sum_becomes_a_mark(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "attributes"),
+    ("op", "operands"),
     [
-        ("ConstantOfShape", [ints(1 << 31)], {}),
-        ("ConstantOfShape", [ints(1 << 40, 1 << 40)], {}),
-        ("Mul", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)], {}),
-        ("Gather", [np.zeros((1, 1 << 15), np.float32), np.zeros(1 << 15, np.int64)], {}),
-        ("Max", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)], {}),
-        ("Exp", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))], {}),
-        ("Clip", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))], {}),
+        ("ConstantOfShape", [ints(1 << 31)]),
+        ("ConstantOfShape", [ints(1 << 40, 1 << 40)]),
+        ("Mul", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)]),
+        ("Gather", [np.zeros((1, 1 << 15), np.float32), np.zeros(1 << 15, np.int64)]),
+        ("Max", [np.zeros((1 << 15, 1), np.float32), np.zeros((1, 1 << 15), np.float32)]),
+        ("Exp", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))]),
+        ("Clip", [np.broadcast_to(np.float32(1), (1 << 15, 1 << 15))]),
     ],
 )
 @pytest.mark.every_case
-def test_small_constants_do_not_become_large(op: str, operands: Sequence[Any], attributes: dict[str, Any]) -> None:
+def test_small_constants_do_not_become_large(op: str, operands: Sequence[Any]) -> None:
     with pytest.raises(FoldError, match="takes too much memory"):
-        fold(op, attributes, operands, FoldingBudget())
+        fold(op, {}, operands, FoldingBudget())
 
 
 def test_room_is_for_all_nodes_together() -> None:

@@ -74,9 +74,9 @@ def relu(x: str, y: str) -> NodeProto:
     return helper.make_node("Relu", [x], [y], name=y)
 
 
-def chain(nodes: Sequence[NodeProto], output: str = "y") -> ModelProto:
+def chain(nodes: Sequence[NodeProto]) -> ModelProto:
     inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4])]
-    outputs = [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "graph", inputs, outputs)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 

@@ -54,11 +54,9 @@ def options_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
     return PlanOptions(precision, normalisation=normalisation, **options)
 
 
-def selection_of(
-    graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any
-) -> KernelAssignment:
+def selection_of(graph: Graph, precision: str = "fp16", **options: Any) -> KernelAssignment:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
-    return select_kernels(graph, facts, shapes, options_of(graph, precision, **options))
+    return select_kernels(graph, HOPPER, shapes, options_of(graph, precision, **options))
 
 
 def plan_of(precision: str, *batches: int, **options: Any) -> CompiledModel:

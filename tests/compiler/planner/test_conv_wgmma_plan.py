@@ -122,12 +122,6 @@ def test_vgg16_is_sixteen_launches() -> None:
         assert program.outputs == (program.values[-1],)  # written in place
 
 
-def test_batches_share_the_weights() -> None:
-    graph = vgg16(224)
-    alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], options_of(graph, "fp16"))
-    assert plan_of("fp16").weights.weights_nbytes == alone.weights.weights_nbytes
-
-
 def test_fully_connected_weights_lie_there_once() -> None:
     """138.4 million weights."""
     plan = plan_of("fp16")

@@ -26,8 +26,8 @@ def conv(x: str, y: str, channels: int, **options: Any) -> Conv:
     return Conv(x, y, (y,), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), **options)
 
 
-def graph_of(*ops: Op, outputs: tuple[str, ...] = (), shape: tuple[int | None, ...] = SHAPE) -> Graph:
-    return Graph(GraphInput("x", shape), ops, outputs or (ops[-1].y,))
+def graph_of(*ops: Op) -> Graph:
+    return Graph(GraphInput("x", SHAPE), ops, (ops[-1].y,))
 
 
 CLIP = Clip("x", "c", ("c",), low=-2.0, high=3.0)

@@ -16,7 +16,7 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KEEPING, PlanOptions
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
-from vgg16gpu.program.types import DeviceFacts, DType
+from vgg16gpu.program.types import DType
 
 HEIGHT, WIDTH = 30, 37
 CONVOLUTIONS = conv("x", "a", 3, 64), conv("a", "b", 64, 64), conv("p", "c", 64, 128), conv("c", "d", 128, 128)
@@ -25,9 +25,9 @@ TAPPED = graph_of(*CONVOLUTIONS[:2], POOLS[0], *CONVOLUTIONS[2:], POOLS[1], outp
 SHAPES = {"b": (64, HEIGHT, WIDTH), "p": (64, 15, 18), "c": (128, 15, 18), "d": (128, 15, 18), "q": (128, 7, 9)}
 
 
-def plan_of(graph: Graph, precision: str, *batches: int, facts: DeviceFacts = HOPPER, **options: Any) -> CompiledModel:
+def plan_of(graph: Graph, precision: str, *batches: int, **options: Any) -> CompiledModel:
     shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches or (1,)]
-    return make_plan(graph, facts, shapes, PlanOptions(precision, **options))
+    return make_plan(graph, HOPPER, shapes, PlanOptions(precision, **options))
 
 
 def steps_of(program: LaunchPlan) -> list[KernelLaunch]:

@@ -45,27 +45,3 @@ def test_the_arena_is_neither_too_small_nor_wasteful(lives: list[LiveRange]) -> 
     _, size = assign_offsets(lives)
     assert size >= max(live_nbytes(lives))
     assert size <= sum(aligned(life.nbytes) for life in lives)
-
-
-@examples(100)
-@given(st.lists(st.integers(1, 10_000), min_size=2, max_size=12))
-def test_a_chain_that_shrinks_takes_its_two_largest_neighbours(sizes: list[int]) -> None:
-    """As a VGG's does, but for its input."""
-    sizes.sort(reverse=True)
-    _, size = assign_offsets([LiveRange(nbytes, step, step + 1) for step, nbytes in enumerate(sizes)])
-    assert size == aligned(sizes[0]) + aligned(sizes[1])
-
-
-def test_a_gap_between_live_buffers_is_used() -> None:
-    below, dies, above = LiveRange(1024, 0, 9), LiveRange(768, 0, 1), LiveRange(512, 0, 9)
-    assert assign_offsets([below, dies, above]) == ((0, 1024, 1792), 2304)
-    for nbytes, offset in ((1, 1024), (500, 1024), (256, 1024)):
-        assert assign_offsets([below, dies, above, LiveRange(nbytes, 2, 5)]) == ((0, 1024, 1792, offset), 2304)
-    two = [LiveRange(512, 2, 2), LiveRange(256, 2, 2)]
-    assert assign_offsets([below, dies, above, *two]) == ((0, 1024, 1792, 1024, 1536), 2304)
-
-
-def test_a_gap_that_is_too_small_is_not_used() -> None:
-    below, dies, above = LiveRange(1024, 0, 9), LiveRange(256, 0, 1), LiveRange(256, 0, 9)
-    offsets, size = assign_offsets([below, dies, above, LiveRange(256, 2, 2), LiveRange(256, 2, 2)])
-    assert (offsets, size) == ((0, 1024, 1280, 1024, 1536), 1792)

@@ -36,7 +36,7 @@ def conv(x: str, y: str, channels: int, filters: int, *, pool: bool = False) -> 
     return Conv(x, y, (y,), zeros(filters, channels, 3, 3), zeros(filters), SAME, relu=True, pool=pool)
 
 
-def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
+def small_vgg() -> Graph:
     ops: tuple[Op, ...] = (
         conv("x", "a", 3, 64),
         conv("a", "b", 64, 64, pool=True),
@@ -44,7 +44,7 @@ def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
         Gemm("c", "d", ("d",), zeros(10, 256 * 4), zeros(10), relu=True, flattens=True),
         Gemm("d", "scores", ("scores",), zeros(5, 10), None),
     )
-    return Graph(GraphInput("x", (None, 3, 8, 8)), ops, outputs)
+    return Graph(GraphInput("x", (None, 3, 8, 8)), ops, ("scores",))
 
 
 # ---- Simulated runs

@@ -1,4 +1,4 @@
-"""A program of a path: elements, conversions where they do not meet, control words, entries, what is watched."""
+"""A program of a path: control words, entries, what is watched, scales."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
 from vgg16gpu.compiler.planner.selection import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launch import CompiledModel, KernelLaunch, LaunchPlan
-from vgg16gpu.program.types import Arena, DType, Pointer
-
-ELEMENTS = {"fp32": DType.F16_PAIR, "fp16": DType.F16, "bf16": DType.BF16}
+from vgg16gpu.program.types import Arena, Pointer
 
 
 def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> CompiledModel:
@@ -34,22 +32,13 @@ def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> LaunchP
     return plan_of(graph, precision, (batch,)).programs[0]
 
 
-def elements(program: LaunchPlan) -> dict[str, DType]:
-    return {value.name: value.element for value in program.values}
-
-
-def conversions(program: LaunchPlan) -> list[str]:
-    return [f"{step.names[0]}: {step.label}" for step in program.all_steps() if step.kernel.name == "convert"]
-
-
-def vgg(outputs: tuple[str, ...] | None = None) -> Graph:
+def vgg() -> Graph:
     return graph_of(
         conv("x", "a", 3, 20),
         conv("a", "b", 20, 70, pool=True),
         gemm("b", "c", 70 * 16, 100, flattens=True),
         gemm("c", "d", 100, 10),
         Softmax("d", "e", ("e",)),
-        outputs=outputs,
     )
 
 
@@ -60,47 +49,6 @@ def between(op: Op) -> Graph:
 
 POOL = Pool("a", "b", ("b",), "average", HALF)
 NORM = BatchNorm("a", "b", ("b",), zeros(20), zeros(20), zeros(20), np.ones(20, np.float32), 1e-5)
-
-
-# ---- Elements
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
-    program = program_of(vgg(), precision, batch)
-    element = ELEMENTS[precision]
-    assert conversions(program) == []
-    found = elements(program)
-    assert "x" not in found  # the first convolution takes it as it comes
-    assert {found["a"], found["b"]} == {element}
-    assert found["c"] in (element, DType.F32)
-    assert found["d"] is found["e"] is DType.F32
-
-
-@pytest.mark.parametrize("precision", ELEMENTS)
-def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
-    program = program_of(vgg(("a", "e", "b")), precision)
-    assert [output.name for output in program.outputs] == ["a", "e", "b"]
-    assert {output.element for output in program.outputs} == {DType.F32}
-    assert [step.kernel.name for step in program.output_steps] == ["give_turned"] * 2
-    stored = {value.name: value.pointer for value in program.values}
-    assert [arguments(step)["inp"] for step in program.output_steps] == [stored["a"], stored["b"]]
-    assert [arguments(step)["out"] for step in program.output_steps] == [
-        output.pointer for output in program.outputs if output.name != "e"
-    ]
-
-
-def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
-    plan = plan_of(between(POOL), "fp32")
-    for program in plan.programs:
-        values = {value.name: value for value in program.values}
-        into_float, into_pairs = (step for step in program.steps if step.kernel.name == "convert")
-        assert arguments(into_float)["inp_scale"] == values["a"].scale
-        assert arguments(program.output_steps[0])["inp_scale"] == values["c"].scale
-        scale = arguments(into_pairs)["out_scale"]
-        assert isinstance(scale, Pointer)
-        assert scale not in (values["a"].scale, values["c"].scale)
 
 
 # ---- What is watched

@@ -11,7 +11,6 @@ from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler import op_kernels as ops
 from vgg16gpu.compiler.graph.graph import Graph, GraphInput, infer_shapes
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op, Relu, Softmax
-from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.op_kernels.base import InputKernel
 from vgg16gpu.compiler.planner.selection import KernelAssignment, PlanOptions, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
@@ -22,8 +21,8 @@ HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tenso
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 
 
-def conv(x: str, y: str, channels: int, filters: int, window: Window = SAME, *, pool: bool = False) -> Conv:
-    return Conv(x, y, (y,), zeros(filters, channels, *window.kernel), zeros(filters), window, relu=True, pool=pool)
+def conv(x: str, y: str, channels: int, filters: int, *, pool: bool = False) -> Conv:
+    return Conv(x, y, (y,), zeros(filters, channels, *SAME.kernel), zeros(filters), SAME, relu=True, pool=pool)
 
 
 def gemm(x: str, y: str, features: int, outputs: int, *, flattens: bool = False) -> Gemm:

@@ -20,14 +20,14 @@ from vgg16gpu.errors import ModelError
 RANDOM = np.random.default_rng(3)
 
 
-def conv(x, y, channels=4, filters=4, **options):
-    weight = RANDOM.standard_normal((filters, channels, 3, 3)).astype(np.float32)
-    return Conv(x, y, (y,), weight, np.zeros(filters, np.float32), SAME, **options)
+def conv(x, y, **options):
+    weight = RANDOM.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    return Conv(x, y, (y,), weight, np.zeros(4, np.float32), SAME, **options)
 
 
-def gemm(x, y, features=64, outputs=4, **options):
-    weight = RANDOM.standard_normal((outputs, features)).astype(np.float32)
-    return Gemm(x, y, (y,), weight, np.zeros(outputs, np.float32), **options)
+def gemm(x, y, features=64, **options):
+    weight = RANDOM.standard_normal((4, features)).astype(np.float32)
+    return Gemm(x, y, (y,), weight, np.zeros(4, np.float32), **options)
 
 
 def graph(*ops, outputs=None):

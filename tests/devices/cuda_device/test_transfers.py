@@ -157,9 +157,6 @@ def test_a_copy_on_the_device_counts_as_a_launch(gpu):
         gpu.free(address)
 
 
-# Memory
-
-
 # Facts
 
 

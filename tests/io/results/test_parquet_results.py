@@ -35,9 +35,9 @@ def kill(results):
     results._file._is_published = True
 
 
-def killed_at(path, stop, block=5):
+def killed_at(path, stop):
     with open_results(path, columns_of(), record_of(ROWS)) as results:
-        write(results, 0, stop, block=block)
+        write(results, 0, stop, block=5)
         kill(results)
 
 

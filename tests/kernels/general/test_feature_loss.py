@@ -29,9 +29,9 @@ DISTANCES = ("squared", "absolute", "unit")
 BOUND = 2e-6
 
 
-def loss_op(distance: Any = "squared", weight: float = 0.25, cotangent: str | None = "c") -> FeatureLoss:
+def loss_op(distance: Any = "squared", weight: float = 0.25) -> FeatureLoss:
     others = ("t", "w") if distance == "unit" else ("t",)
-    return FeatureLoss("x", "y", ("y",), others, distance, weight, cotangent)
+    return FeatureLoss("x", "y", ("y",), others, distance, weight, "c")
 
 
 def operands(op: FeatureLoss, shape: Shape, case: str = "loss") -> list[Array]:

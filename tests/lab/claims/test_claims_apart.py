@@ -66,28 +66,13 @@ def test_an_invalid_launch_is_no_time():
     assert (verdict, figure) == (DOES_NOT, "invalid launch, 1 of 5 sizes: 64x64 is 4096 threads, 1024 are allowed")
 
 
-def grown(table, parameter, factors, start=1.0):
+def grown(table, parameter, factors):
     """Times that grow by a factor from size to size, by method."""
     return {
-        key("S2", table, size, method, parameter): start * factor**step
+        key("S2", table, size, method, parameter): factor**step
         for method, factor in factors.items()
         for step, size in enumerate((256, 512, 1024, 2048, 4096))
     }
-
-
-def test_growth_of_shared_and_basic():
-    def both(shared, basic):
-        values = {}
-        for block in (8, 16, 32):
-            values |= grown("gemm_memory", f"block={block}", {"shared": shared, "basic": basic})
-        return found("S2.18", values)
-
-    assert both(3.5, 4)[0] is HOLDS
-    assert both(3.9, 4) == (
-        DOES_NOT,
-        "1.03x to 1.03x (weakest: 256 to 512, block=8: 3.9 against 4 times); 0 of 12 as claimed",
-    )
-    assert both(4, 3.5)[0] is DOES_NOT
 
 
 def test_growth_of_the_tasks():
@@ -182,15 +167,6 @@ def test_points_that_are_too_short_count_for_nothing():
     assert set(finding.short) == {f"size 64, {channels} channels" for channels in s4.CHART_CHANNELS}
     everything = ALL["S4.3"].claim.judge.find(times(mixed, floors={"S4": 9.0}))
     assert (everything.verdict, everything.figure) == (CANNOT_TELL, "30 too short to count")
-
-
-def test_the_lead_at_small_sizes():
-    def lead(small):
-        return found("S4.15", chart(lambda size, _: small if size < 1024 else 2.0))
-
-    assert lead(3.0)[0] is HOLDS
-    assert lead(2.0)[0] is DOES_NOT
-    assert lead(1.5)[0] is DOES_NOT
 
 
 def test_right_at_every_shape():

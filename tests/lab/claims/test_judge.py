@@ -159,14 +159,6 @@ def test_one_counter_example_is_enough_and_a_missing_row_leaves_open():
 # ---- Shares
 
 
-def test_the_share_and_which():
-    pairs = [Pair("one", one(*A), one(*B)), Pair("two", one(*A), one(*C))]
-    finding = faster(pairs, "some").find(times({A: 1, B: 2, C: 0.5}))
-    assert (finding.verdict, finding.holds, finding.cases, finding.which) == (HOLDS, 1, 2, ("one",))
-    assert faster(pairs, "most").find(times({A: 1, B: 2, C: 0.5})).verdict is DOES_NOT
-    assert differ(pairs).find(times({A: 1, B: 2, C: 1})).verdict is DOES_NOT
-
-
 def test_a_time_that_is_hardly_more_than_a_launch_counts_for_nothing():
     floors = {"S1": 0.0025}
     short, long = times({A: 0.0046, B: 0.0041, C: 0.1}, floors=floors), times({A: 0.1, B: 0.2, C: 0.3}, floors=floors)

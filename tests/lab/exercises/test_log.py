@@ -32,8 +32,8 @@ def test_sectors():
     assert log().sectors(Noted.READ, "x") == 0
 
 
-def barrier(thread, line, block=0):
-    return (block, thread, Noted.BARRIER, line)
+def barrier(thread, line):
+    return (0, thread, Noted.BARRIER, line)
 
 
 def test_races():

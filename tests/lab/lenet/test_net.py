@@ -14,7 +14,7 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu_lab.lenet import train as lenet_train
 from vgg16gpu_lab.lenet.data import digits
-from vgg16gpu_lab.lenet.net import Shape, columns_of, pooled, read_lenet
+from vgg16gpu_lab.lenet.net import Shape, columns_of, read_lenet
 from vgg16gpu_lab.problem import Problem
 
 
@@ -32,23 +32,11 @@ def test_other_image_sizes(image, side, features):
         digits(7)
 
 
-def test_lenet_5_has_61706_parameters():
-    parameters = Shape().parameters
-    assert sum(int(np.prod(size)) for size in parameters.values()) == 61706
-    assert parameters["conv2.weight"] == (16, 6, 5, 5)
-    assert list(parameters)[-1] == "fc3.bias"
-
-
 @pytest.mark.parametrize("problem", [Problem(2, 3, 7, 6, 4, 3, 2, 1), Problem(1, 1, 5, 5, 2, 5)])
 def test_columns_times_weights_are_the_convolution(problem):
     x, weight = problem.random(3)
     y = weight.reshape(problem.outputs, -1) @ columns_of(x, problem)
     assert np.abs(y.reshape(problem.y_shape) - problem.expected(x, weight)).max() < 1e-5
-
-
-def test_pools_drop_an_odd_row_and_column():
-    y = np.array([[[[1, 5, 9], [2, -3, 9], [9, 9, 9]]]], np.float32)
-    assert pooled(y).tolist() == [[[[5]]]]
 
 
 def test_gradients_are_the_slopes_of_the_loss():

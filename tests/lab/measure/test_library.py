@@ -119,7 +119,7 @@ def test_torch_that_cannot_capture_or_has_no_memory(host, torch, monkeypatch):
 
 @pytest.fixture
 def rig(host):
-    opened = BenchRig(host, variants(), LITTLE)
+    opened = BenchRig(host, variants(), replace(LITTLE, seconds=10.0))
     yield opened
     opened.close()
 

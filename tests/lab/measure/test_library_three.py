@@ -17,8 +17,8 @@ from vgg16gpu_lab.measure.measure import Status
 from vgg16gpu_lab.reference import Reference
 
 
-def three(device, problem=PROBLEM):
-    return measure_three(device, Reference(problem, LITTLE.products), LITTLE, None)
+def three(device):
+    return measure_three(device, Reference(PROBLEM, LITTLE.products), LITTLE, None)
 
 
 def test_three_calls_are_one_time(host, front_end):

@@ -43,7 +43,7 @@ def test_conversion_and_computation_are_timed_apart(rig):
 def test_cold_caches(rig):
     flush = Flush(rig.device)
     launches = rig.device.counters.launches
-    found = measured(rig, "direct-chw", flush=flush)
+    found = measured(rig, "direct-chw", replace(LITTLE, seconds=60.0), flush)
     flush.close()
     assert found.seconds(cold=True) == found.compute.cold.median_s > 0
     assert rig.device.counters.launches - launches >= 1 + 2 + 1 + 3 + 2 * 3  # checked, warm-ups, warm, cold + flush

@@ -10,23 +10,10 @@ from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda.compiler import find_nvcc
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu_lab.measure import usage
-from vgg16gpu_lab.measure.usage import LIMITS, resident, usages
+from vgg16gpu_lab.measure.usage import LIMITS, usages
 from vgg16gpu_lab.variants import variants
 
 HOPPER = LIMITS[9, 0]
-
-
-def test_resident_blocks():
-    for limits, threads, registers, shared, expected in (
-        (HOPPER, 256, 32, 0, (8, "threads")),
-        (HOPPER, 256, 33, 0, (6, "registers")),  # 1056 of a warp are 1280, a multiple of 256
-        (HOPPER, 16, 32, 0, (32, "blocks")),
-        (HOPPER, 256, 32, 47 << 10, (4, "shared")),  # 228 KiB are four times 47 + 1, not five
-        (HOPPER, 1024, 255, 0, (0, "registers")),
-        (LIMITS[8, 9], 256, 32, 0, (6, "threads")),
-        (LIMITS[7, 0], 64, 16, 48 << 10, (2, "shared")),
-    ):
-        assert resident(limits, threads, registers, shared) == expected
 
 
 @pytest.fixture

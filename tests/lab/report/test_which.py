@@ -5,29 +5,14 @@ import json
 import pytest
 
 from tests.lab.report.parsed import Page
-from tests.lab.report.records import bench, lab, ladder, others, pipeline, profile, usage
+from tests.lab.report.records import FILES, every, lab, ladder, recorded
 from vgg16gpu_lab.experiments.record import write
 from vgg16gpu_lab.report import folder as folders
 from vgg16gpu_lab.report.folder import find_results
 from vgg16gpu_lab.report.kinds import Kind, kind_of
 from vgg16gpu_lab.report.sections.which import which
 
-MADE = others()
-EVERY = [
-    (Kind.BENCHMARK, bench()),
-    (Kind.PIPELINE, pipeline()),
-    (Kind.LADDER, ladder()),
-    (Kind.LAB, lab()),
-    (Kind.USAGE, usage()),
-    (Kind.PROFILE, profile()),
-    (Kind.CONFORMANCE, MADE["conformance-made"]),
-    (Kind.TESTS, MADE["tests-made"]),
-    (Kind.TESTS, MADE["sanitize-made"]),
-    (Kind.FUZZ, MADE["fuzz-made"]),
-    (Kind.STRESS, MADE["stress-made"]),
-    (Kind.TESTBENCH, MADE["testbench-made"]),
-]
-OLD_BENCH = {key: value for key, value in bench().items() if key != "records"} | {"schema": 1}
+OLD_BENCH = {key: value for key, value in recorded("bench-h200-244").items() if key != "records"} | {"schema": 1}
 
 
 def put(path, content):
@@ -51,10 +36,10 @@ def here(tmp_path, monkeypatch):
 
 
 def test_every_kind_is_known_by_its_content(here):
-    for kind, content in EVERY:
+    for name, content in {**every(), "lab": lab()}.items():
         put(here / "whatever.json", content)
         (record,) = find_results().found
-        assert (record.kind, str(record.path)) == (kind, "whatever.json")
+        assert (record.kind, str(record.path)) == (FILES.get(name, Kind.LAB), "whatever.json")
     assert kind_of(OLD_BENCH) is Kind.BENCHMARK
     for other in ({}, {"tests": 3}, {"rows": [], "failures": []}, {"experiment": "S9", "rows": []}):
         assert kind_of(other) is None
@@ -71,7 +56,7 @@ def test_where_nothing_is_named(here, tmp_path, monkeypatch):
     (here / "folder.json").mkdir()
     assert find_results().is_package
     put(here / "testbench" / "results" / "b.json", ladder())
-    put(here / "a.json", MADE["testbench-made"])
+    put(here / "a.json", recorded("testbench-cpu"))
     write_lab(here / "lab-results" / "first")
     put(here / "below" / "c.json", ladder())
     results = find_results()

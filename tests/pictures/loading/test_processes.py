@@ -69,9 +69,9 @@ def collect(loader, *, prompt=True):
     return found
 
 
-def by_processes(folder, threads=6, slots=9, room_nbytes=0, **options):
+def by_processes(folder, slots=9, room_nbytes=0, **options):
     ring = SharedBufferPool(NBYTES, slots, None, room_nbytes)
-    return ProcessLoader(list_files([folder]), SPEC, ring, threads, **options)
+    return ProcessLoader(list_files([folder]), SPEC, ring, 6, **options)
 
 
 @pytest.mark.parametrize(
