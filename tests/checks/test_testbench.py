@@ -51,6 +51,16 @@ def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
     assert AnswersReport((verdict,)).agreement == 0
 
 
+def test_accuracy_is_that_of_our_scores() -> None:
+    """Where ours and the references answer differently: 3 of our 10 are right, 5 of theirs."""
+    ours, theirs = np.eye(50, dtype=np.float32)[:10], np.roll(np.eye(50, dtype=np.float32)[:10], 1, axis=1)
+    labels = [*range(3), *range(4, 9), 40, 41]  # rows 3 to 7 are where the references say, one class on
+    result = AnswersReport(judge(NAMES, ours, theirs, labels=labels), min_accuracy=0.31)
+    assert result.accuracy == 0.3
+    assert result.agreement == 0
+    assert "accuracy 30.00% is below 31.00%" in result.failures
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_without_a_tolerance_a_non_finite_score_still_fails(bad):
     scores = REFERENCES * 3
