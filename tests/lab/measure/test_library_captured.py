@@ -25,7 +25,7 @@ def held():
 
 def test_work_of_others_is_captured_launched_and_given_back(held):
     bindings, counters = Bindings(), Counters()
-    captured = CudaInterop(held, 0, counters, bindings).capture(lambda: bindings.enqueue("kernel"))
+    captured = CudaInterop(held, 0, counters, bindings).capture(lambda: bindings.enqueue("kernel", STREAM))
     captured()
     assert (bindings.launched, counters.launches, len(held.sequences)) == ([("executable", STREAM)], 1, 1)
     captured.close()
