@@ -52,7 +52,7 @@ def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
 
 
 def test_accuracy_is_that_of_our_scores() -> None:
-    """Where ours and the references answer differently: 3 of our 10 are right, 5 of theirs."""
+    """Count ours where the references answer otherwise: 3 of our 10 are right, 5 of theirs."""
     ours, theirs = np.eye(50, dtype=np.float32)[:10], np.roll(np.eye(50, dtype=np.float32)[:10], 1, axis=1)
     labels = [*range(3), *range(4, 9), 40, 41]  # rows 3 to 7 are where the references say, one class on
     result = AnswersReport(judge(NAMES, ours, theirs, labels=labels), min_accuracy=0.31)

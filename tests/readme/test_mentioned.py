@@ -1,4 +1,4 @@
-"""What README's sentences and tables name: commands, options, targets and extras, all there.
+"""Check that what README's sentences and tables name is there: commands, options, targets, extras.
 
 Commands in its blocks are run: commands.py.
 """

@@ -88,6 +88,7 @@ class Kernel:
         return f"{self.name}<{values}>" if values else self.name
 
 
+FIRST_WITH_EARLY_STARTS: Final = (9, 0)  # compute capability with programmatic dependent launches
 GUARDED: Final = ("GUARDED", 1)  # the macro of kernels that do nothing where nobody needs what they compute
 
 

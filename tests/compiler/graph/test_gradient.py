@@ -42,7 +42,7 @@ STEP = 1e-6
 
 @pytest.fixture(autouse=True)
 def _the_same_numbers_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of some numbers a sum is so near to 0 that its rounding is more than `check` allows."""
+    """Seed the numbers of each test: a sum of others may be so near to 0 that its rounding is more than allowed."""
     monkeypatch.setitem(globals(), "RANDOM", seeded("gradient"))
 
 

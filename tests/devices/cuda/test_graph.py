@@ -1,4 +1,4 @@
-"""What becomes of launches in a capture: edges that are programmatic, nodes behind a condition. No GPU needed."""
+"""Launches in a capture: programmatic edges, and nodes behind a condition. No GPU needed."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_nothing_happens_where_nobody_captures() -> None:
 
 @pytest.mark.parametrize("is_cuda_12", [False, True])
 def test_launches_behind_a_condition(is_cuda_12: bool) -> None:
-    """What decides is between what is before and the node, which what comes next waits for."""
+    """Check the order: the launch before, the decision, the conditional node, the launch after it."""
     bindings = Bindings(is_cuda_12=is_cuda_12)
     bindings.begin(STREAM, "graph")
     first = bindings.enqueue(KERNEL)

@@ -104,7 +104,7 @@ def test_what_wants_gradients_is_taken_without_them() -> None:
 
 
 class OfTorch:
-    """As a tensor of torch on a card, which is asked by its own attributes; DLPack is what all else goes by."""
+    """A stand-in for a torch tensor on a card, whose own attributes are read; other arrays are read by DLPack."""
 
     is_cuda = True
     dtype = "torch.float32"

@@ -75,7 +75,7 @@ class Peer(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is missing from the peer, in a line each."""
+        """Return what is missing from the peer, in a line each."""
 
     def ways(self, x: Array) -> Sequence[RunMethod]:
         """Return the ways to run the model on the inputs `x`; none is built yet."""

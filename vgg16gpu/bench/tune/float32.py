@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.vgg.architecture import Vgg
 from vgg16gpu.devices.tuned import FLOAT32_KERNELS
 from vgg16gpu.program.types import TileEntry
 from vgg16gpu.runtime.engine import Engine
@@ -21,15 +23,6 @@ BATCH: Final = 8
 ROUNDS: Final = 7  # of timing both in turn
 CALLS: Final = 5  # of a round
 SIDE: Final = 224  # pixels
-
-# Weights of torchvision's VGG16: (outputs, inputs) by the number in its name.
-_CONVOLUTIONS: Final = {
-    **{0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128)},
-    **{10: (256, 128), 12: (256, 256), 14: (256, 256)},
-    **{17: (512, 256), 19: (512, 512), 21: (512, 512)},
-    **{24: (512, 512), 26: (512, 512), 28: (512, 512)},
-}
-_FULLY: Final = {0: (4096, 25088), 3: (4096, 4096), 6: (1000, 4096)}
 
 
 @dataclass(frozen=True)
@@ -69,9 +62,7 @@ def measure_float32(device: str, model: Model, side: int = SIDE) -> Float32Findi
 def random_vgg16() -> Model:
     """Return VGG16 with random weights whose values keep their size from layer to layer."""
     random, weights = np.random.default_rng(0), dict[str, Array]()
-    shapes = {f"features.{number}": (*shape, 3, 3) for number, shape in _CONVOLUTIONS.items()}
-    for name, shape in {**shapes, **{f"classifier.{number}": shape for number, shape in _FULLY.items()}}.items():
-        scale = np.float32(np.sqrt(2 / np.prod(shape[1:])))
-        weights[f"{name}.weight"] = scale * random.standard_normal(shape, np.float32)
-        weights[f"{name}.bias"] = np.float32(0.05) * random.standard_normal(shape[0], np.float32)
+    for name, shape in (parameter for layer in Vgg().layers for parameter in layer.parameters):
+        scale = np.float32(0.05 if len(shape) == 1 else np.sqrt(2 / math.prod(shape[1:])))  # of a bias, of a weight
+        weights[name] = scale * random.standard_normal(shape, np.float32)
     return Model.from_torch(weights, "vgg16")

@@ -387,7 +387,7 @@ class GeneralBatchNorm(MultiOp):
             )
         return shape
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether all parameters are constants."""
         return all(operand.is_constant for operand in operands[1:])
 
@@ -406,7 +406,7 @@ class Transpose(Op):
             raise ModelError(f"Transpose '{self.y}': {self.permutation} is no order of the dimensions of {shapes[0]}")
         return tuple(shapes[0][dim] for dim in self.permutation)
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether the first dimension stays."""
         return self.permutation[0] == 0
 
@@ -463,7 +463,7 @@ class Slice(Op):
         """Return the sizes, those of x where they are None."""
         return tuple(dim if size is None else size for dim, size in zip(shapes[0], self.sizes, strict=True))
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether all rows are taken."""
         return self.sizes[0] is None and (self.starts[0], self.steps[0]) == (0, 1)
 
@@ -485,7 +485,7 @@ class Pad(Op):
             raise ModelError(f"Pad '{self.y}': of {shapes[0]} nothing is left")
         return padded
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether no row is added."""
         return (self.before[0], self.after[0]) == (0, 0)
 
@@ -506,7 +506,7 @@ class Concat(MultiOp):
                 raise ModelError(f"Concat '{self.y}': shapes {first} and {shape} differ beside dimension {axis}")
         return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether rows stay rows."""
         return self.axis > 0
 
@@ -528,7 +528,7 @@ class Gather(Op):
         """Return the rank of x, with that of the indices in place of one dimension."""
         return ranks[0] - 1 + self.indices.ndim
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether rows stay rows."""
         return self.axis > 0
 
@@ -621,7 +621,7 @@ class GeneralConv(MultiOp):
         """Return 2 for each multiply-add."""
         return 2 * math.prod(self.shape_of_y(*shapes)) * math.prod(shapes[1][1:])
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether weight and bias are constants."""
         return all(operand.is_constant for operand in operands[1:])
 
@@ -640,7 +640,7 @@ class AxisSoftmax(Op):
             raise ModelError(f"Softmax '{self.y}': its input of shape {shapes[0]} has no dimension {self.last}")
         return shapes[0]
 
-    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002
+    def keeps_rows(self, operands: Sequence[OperandShape], y: Shape) -> bool:  # noqa: ARG002 - as for all ops
         """Return whether the softmax is of each row."""
         return self.axis > 0
 

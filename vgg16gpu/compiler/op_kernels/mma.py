@@ -11,14 +11,13 @@ from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.op_kernels.activation import CLIPS
 from vgg16gpu.compiler.op_kernels.base import OpContext, WeightPacker, ceil_div
 from vgg16gpu.compiler.op_kernels.tile_choice import PROGRAMMATIC_BATCH
-from vgg16gpu.program.launch import Dim3, Kernel
+from vgg16gpu.program.launch import FIRST_WITH_EARLY_STARTS, Dim3, Kernel
 from vgg16gpu.program.types import DeviceFacts, DType, Pointer
 
 CONV_SOURCE = "conv_mma.cu"
 GEMM_SOURCE = "gemm_mma.cu"
 FINISH_THREADS = 256  # of gemm_mma_finish
 
-FIRST_WITH_EARLY_STARTS: Final = (9, 0)  # compute capability with programmatic dependent launches
 PIECE_NBYTES = 16  # a pixel's channels, and a row of a matrix, are a whole number of these
 OPERANDS: Final = (DType.F16, DType.BF16, DType.U8, DType.S8)  # what these kernels read
 
@@ -228,7 +227,7 @@ FINISH_ALIGNMENT: Final = 64  # floats of the vectors that the kernels finish wi
 
 
 class MmaWeights(NamedTuple):
-    """What the kernels read beside their input, in their order; the vectors have a float for each output."""
+    """Places of what the kernels read beside their input, in their order; vectors have a float for each output."""
 
     weight: Pointer  # (outputs, K) of the element
     dequant: Pointer  # what takes the scales of weights and input out of a sum

@@ -46,7 +46,7 @@ def pick_card(driver: CudaDriver, ordinal: int) -> Any:
 
 
 def read_facts(driver: CudaDriver, card: Any, *, tensor_maps: bool) -> DeviceFacts:
-    """What the planner may know of a card. Its context must be current. Raises DeviceError."""
+    """Return what the planner may know of a card. Its context must be current. Raises DeviceError."""
     attribute = driver.device_attribute
     free, total = driver.mem_get_info()
     major, minor = card.compute_capability()

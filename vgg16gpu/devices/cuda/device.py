@@ -44,10 +44,8 @@ from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import PinnedCopier
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program.launch import GUARDED, Kernel, KernelLaunch
+from vgg16gpu.program.launch import FIRST_WITH_EARLY_STARTS, GUARDED, Kernel, KernelLaunch
 from vgg16gpu.program.types import Arena, Pointer
-
-EARLY_STARTS = (9, 0)  # the first compute capability with programmatic dependent launches
 
 _TRANSFER = transfer_kernel(BUS_GROUPS)
 _DECIDE = Kernel("decide.cu", "decide")
@@ -337,14 +335,19 @@ class CudaDevice:
             built.shared_limit = max(built.shared_limit, int(step.shared))  # other steps may take more
             function.set_attribute(attribute, built.shared_limit)
         launch = resolve(step, function, built, bases, self._bindings)
-        return launch if self.facts.compute_capability >= EARLY_STARTS else replace(launch, programmatic=False)
+        return replace(launch, programmatic=launch.programmatic and self._has_early_starts)
+
+    @property
+    def _has_early_starts(self) -> bool:
+        return self.facts.compute_capability >= FIRST_WITH_EARLY_STARTS
 
     def _deciding(self) -> CudaLaunch:
-        """The launch of decide.cu, whose arguments are those of each conditional node."""
+        """Return the launch of decide.cu; its arguments are those of each conditional node."""
         function = self._function(_DECIDE)
         function.prepare(["Q", "Q"])
-        is_early = self.facts.compute_capability >= EARLY_STARTS
-        return CudaLaunch(_DECIDE.label, function, (1, 1, 1), (1, 1, 1), (), 0, 0, is_early)
+        one = (1, 1, 1)
+        early = self._has_early_starts
+        return CudaLaunch(_DECIDE.label, function, one, one, arguments=(), shared=0, guard=0, programmatic=early)
 
     def _copy(self, transfer: Transfer, *, inwards: bool) -> CudaLaunch:
         """The kernel that makes a copy, early: pinned memory of the host has an address on the device, the same."""

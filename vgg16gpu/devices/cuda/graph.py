@@ -143,14 +143,14 @@ def conditional_node(bindings: Any, stream: int, inner: int, decide: Callable[[i
 
 
 class _Captured(NamedTuple):
-    """What a stream has captured so far: the graph, and the nodes that what is enqueued next will be behind."""
+    """The capture of a stream, so far."""
 
     graph: Any
-    before: Sequence[Any]
+    before: Sequence[Any]  # nodes that the next one will depend on
 
 
 def _captured(bindings: Any, stream: int) -> _Captured | None:
-    """Return that; None where the stream does not capture."""
+    """Return what a stream has captured so far; None where it does not capture."""
     found = _call_with_edges(bindings, "cuStreamGetCaptureInfo", "_v3", bindings.CUstream(stream))
     status, _, graph, before, *_ = found
     active = bindings.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -158,7 +158,7 @@ def _captured(bindings: Any, stream: int) -> _Captured | None:
 
 
 def _go_on_behind(bindings: Any, stream: int, node: Any, edges: Sequence[Any] | None) -> None:
-    """Let what is captured next be behind this node alone, by these edges."""
+    """Let what is captured next depend on this node alone, by these edges; None: a plain one."""
     replace = int(bindings.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
     arguments = bindings.CUstream(stream), [node], edges, 1, replace
     _call_with_edges(bindings, "cuStreamUpdateCaptureDependencies", "_v2", *arguments)

@@ -106,16 +106,16 @@ _turns: Final = itertools.count()
 
 
 class BoundCall:
-    """What a call launches: step by step, or as one CUDA graph.
+    """What a call launches: one kernel after the other, or as one CUDA graph.
 
-    Attributes: `launches`: one that does it all; none once the call is no longer kept. `is_whole`: it is one graph,
-    which may be repeated. `used`: when it was used last, in turns of all calls.
+    Attributes: `launch` enqueues it all; None once the call is no longer kept. `is_whole`: it is one graph, which may
+    be repeated. `used`: when it was used last, in turns of all calls.
     """
 
-    __slots__ = ("is_whole", "launches", "used")
+    __slots__ = ("is_whole", "launch", "used")
 
     def __init__(self, launch: Launch) -> None:
-        self.launches: tuple[Launch, ...] = (launch,)
+        self.launch: Launch | None = launch
         self.is_whole = False
         self.used = next(_turns)
 
@@ -125,7 +125,7 @@ class BoundCall:
 
 
 class GraphCache:
-    """What calls launch, by their places. The first time a call is bound step by step, from the second on as one graph.
+    """What calls launch, by their places: one kernel after the other the first time, from the second on as one graph.
 
     A place that comes once costs no CUDA graph, and one that comes back no binding. The least recently used call goes.
     """
@@ -135,12 +135,12 @@ class GraphCache:
         self._kept: dict[Hashable, BoundCall] = {}
 
     def bound(self, key: Hashable, steps: Callable[[], Sequence[KernelLaunch]], *, singly: bool = False) -> BoundCall:
-        """Return the launches of a key; its steps are asked for where they are not bound yet.
+        """Return the call of a key, which can be launched; its steps are asked for where they are not bound yet.
 
-        singly: step by step whatever was before, for a stream that captures.
+        singly: one kernel after the other whatever was before, for a stream that captures.
         """
         found = self._kept.get((key, singly))
-        if found is None or not found.launches:
+        if found is None or found.launch is None:
             made = steps()
             self._executor.device.build({step.kernel for step in made})
             while len(self._kept) >= KEPT:
@@ -148,20 +148,20 @@ class GraphCache:
             found = self._kept[key, singly] = BoundCall(self._executor.bind(made, beside=0, as_graph=False))
         elif not (found.is_whole or singly):
             self._release(found)
-            found.launches, found.is_whole = (self._executor.bind(steps(), beside=0),), True
+            found.launch, found.is_whole = self._executor.bind(steps(), beside=0), True
         found.touch()
         return found
 
     def close(self) -> None:
         """Forget all calls; their launches go with the executor."""
         for call in self._kept.values():
-            call.launches = ()
+            call.launch = None
         self._kept.clear()
 
     def _drop(self, key: Hashable) -> None:
         self._release(self._kept.pop(key))
 
     def _release(self, call: BoundCall) -> None:
-        launches, call.launches = call.launches, ()
-        for launch in launches:
+        launch, call.launch = call.launch, None
+        if launch is not None:
             self._executor.unbind(launch)

@@ -95,8 +95,8 @@ class DeviceRunner:
             lambda: self._unwaited(batch, inputs, targets, sink),
             singly=singly,
         )
-        for launch in call.launches:
-            launch()
+        assert call.launch is not None  # as `bound` has just said
+        call.launch()
         return call
 
     def close(self) -> None:
@@ -109,8 +109,8 @@ class DeviceRunner:
         call = self._graphs.bound(
             _key((batch, is_exact), inputs, targets), lambda: self._reporting(batch, inputs, targets, is_exact)
         )
-        for launch in call.launches:
-            launch()
+        assert call.launch is not None  # likewise
+        call.launch()
         self._executor.device.synchronize()
         block = self._blocks.get((batch, is_exact))
         if block is None:

@@ -291,15 +291,15 @@ class LossEngine(Closing):
             foreign, pending, handle = self.device.foreign, self._pending, stream_handle(stream)
             if foreign is None or pending is None or foreign.captures(handle):
                 return False
-            for _, call in enqueued:
-                if not (call.is_whole and call.launches):
-                    return False
+            launches = [call.launch for _, call in enqueued if call.is_whole and call.launch]
+            if len(launches) < len(enqueued):
+                return False
             pending.begin()
             foreign.follow(handle)
-            for key, call in enqueued:
+            for (key, call), launch in zip(enqueued, launches, strict=True):
                 self._programs.touch(key)
                 call.touch()
-                call.launches[0]()
+                launch()
             foreign.lead(handle)
         return True
 
